@@ -1,0 +1,158 @@
+"""What was observed, when, and what it means for each node: the one picture that every judgement is made from.
+
+Three facts about a node are kept apart, because they fail apart: its *process* (does it run?), its DHT *record*
+(does it say that it serves?), and a *probe* (did it compute?). `judge_node` turns them into one state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from swarmctl.blocks import BlockRange, HostName, NodeName, PeerId
+
+
+class PeerState(str, Enum):
+    """What a server says of itself in the DHT; petals' own three states."""
+
+    OFFLINE = "OFFLINE"
+    JOINING = "JOINING"
+    ONLINE = "ONLINE"
+
+
+class NodeState(str, Enum):
+    """One word for an operator. Only `ONLINE` counts as a replica.
+
+    STOPPED: nothing runs and nothing is announced. STARTING: the process runs and announces nothing yet.
+    JOINING: it announces that it loads blocks. ONLINE: process, record and probe agree, on the declared blocks.
+    CRASHED: the process ended without being asked to. STALE: the record says ONLINE but the process is gone.
+    UNRESPONSIVE: process and record look well, the probe does not answer. MISPLACED: it serves other blocks
+    than the file says. UNPROBED: process and record look well, no probe has been made yet.
+    UNMANAGED: a peer that announces blocks and is not in the file.
+    """
+
+    STOPPED = "STOPPED"
+    STARTING = "STARTING"
+    JOINING = "JOINING"
+    ONLINE = "ONLINE"
+    UNPROBED = "UNPROBED"
+    CRASHED = "CRASHED"
+    STALE = "STALE"
+    UNRESPONSIVE = "UNRESPONSIVE"
+    MISPLACED = "MISPLACED"
+    UNMANAGED = "UNMANAGED"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Announcement:
+    """One server's newest DHT record. `blocks` is what the record itself claims; ages and expiry in seconds.
+
+    `inference_rps`: tokens per second through one block. `cache_tokens_left`: free attention cache, in tokens
+    times blocks. None always means: not announced.
+    """
+
+    peer: PeerId
+    state: PeerState
+    blocks: BlockRange
+    throughput: float
+    expires_in_s: float
+    age_s: float
+    inference_rps: float | None = None
+    cache_tokens_left: int | None = None
+    torch_dtype: str | None = None
+    quant: str | None = None
+    version: str | None = None
+    using_relay: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A one-token forward through a server's first block. `latency_ms` is None if it did not answer."""
+
+    peer: PeerId
+    ok: bool
+    age_s: float
+    latency_ms: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessFact:
+    """What the node's host says about its process. `ended` is None while it runs, else why it ended."""
+
+    running: bool
+    pid: int | None = None
+    port: int | None = None
+    uptime_s: float | None = None
+    phase: str | None = None
+    ended: str | None = None
+    asked_to_stop: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFacts:
+    """Everything known about one declared node; `peer` is known before it starts (identities are made first)."""
+
+    name: NodeName
+    host: HostName
+    blocks: BlockRange
+    peer: PeerId | None
+    process: ProcessFact
+    announcement: Announcement | None
+    probe: Probe | None
+
+    @property
+    def state(self) -> NodeState:
+        """The facts in one word; see `judge_node`."""
+        return judge_node(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapFacts:
+    """A bootstrap peer: its process, and where others reach it."""
+
+    name: NodeName
+    host: HostName
+    peer: PeerId | None
+    process: ProcessFact
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The swarm at one moment. `age_s`: how old the observation was when read; `source`: who observed."""
+
+    swarm: str
+    num_blocks: int
+    taken_at: str
+    age_s: float
+    source: str
+    nodes: tuple[NodeFacts, ...]
+    bootstraps: tuple[BootstrapFacts, ...]
+    strangers: tuple[Announcement, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def replicas(self) -> tuple[NodeFacts, ...]:
+        """The nodes that count: declared, ONLINE, probed."""
+        return tuple(node for node in self.nodes if node.state is NodeState.ONLINE)
+
+
+def judge_node(facts: NodeFacts) -> NodeState:
+    """One word for the three facts; where they disagree, the word says which one to distrust."""
+    process, record, probe = facts.process, facts.announcement, facts.probe
+    announced_online = record is not None and record.state is PeerState.ONLINE
+    if not process.running:
+        if announced_online:
+            return NodeState.STALE
+        if process.ended is not None and not process.asked_to_stop:
+            return NodeState.CRASHED
+        return NodeState.STOPPED
+    if record is None or record.state is PeerState.OFFLINE:
+        return NodeState.STARTING
+    if record.state is PeerState.JOINING:
+        return NodeState.JOINING
+    if record.blocks != facts.blocks:
+        return NodeState.MISPLACED
+    if probe is None:
+        return NodeState.UNPROBED
+    return NodeState.ONLINE if probe.ok else NodeState.UNRESPONSIVE
