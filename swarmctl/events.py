@@ -76,7 +76,7 @@ class PeerSuspected(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PeerFailed(Event):
-    """A span's server is given up. `kind`: lost, busy, refused, silent, broken. `detect_ms`: since the request."""
+    """A span's server is given up. `kind`: a `recovery.FailureKind`, for example lost. `detect_ms`: since the request."""
 
     hop: Hop
     kind: str
@@ -221,13 +221,14 @@ def decode(line: str) -> Event:
         ValueError: when the line names no event of this version or lacks a field.
     """
     raw = json.loads(line)
-    kind = _KINDS.get(raw.pop("event", ""))
+    name = raw.pop("event", None) if isinstance(raw, dict) else None
+    kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ValueError(f"not an event of this version: {line[:80]}")
     hints = get_type_hints(kind)
     try:
         return kind(**{name: _typed(hints[name], value) for name, value in raw.items()})
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{kind.__name__} does not fit: {error}") from error
 
 

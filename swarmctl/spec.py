@@ -149,3 +149,17 @@ class SwarmSpec:
         if by is Domain.RACK:
             return host.rack or str(host.name)
         return host.zone or host.rack or str(host.name)
+
+    def domains_of(self, host: HostName, by: Domain) -> tuple[str, ...]:
+        """The failure domains that a node on `host` can be in, named as in `domain_of`, in the order of the cards.
+
+        By GPU a host without listed cards gives its bare name: each node on it would be a domain of its own.
+        """
+        declared = self.hosts[host]
+        if by is Domain.GPU:
+            return tuple(f"{declared.name}/gpu{gpu}" for gpu in declared.gpus) or (str(declared.name),)
+        if by is Domain.HOST:
+            return (str(declared.name),)
+        if by is Domain.RACK:
+            return (declared.rack or str(declared.name),)
+        return (declared.zone or declared.rack or str(declared.name),)

@@ -6,6 +6,9 @@
         <node>/progress.json    how far the start is (written by the child)
         <node>/observed.json    bootstrap peers only: what they see in the DHT, and their probes, every few seconds
         <node>/identity.key     the libp2p key, mode 0400; made before the first start, kept over restarts
+        <node>/identity.json    the peer id of that key, and the key's digest, so that reading it needs no hivemind
+        <node>/lock             held (flock) by the node's runner as long as it lives; stays
+        <node>/kill.json        which child is killed on purpose, and why the record shall say it ended
         <node>/node.log         stdout and stderr of runner and child; rotated to node.log.1
     <run>/<8 hex>/              unix sockets of one node's libp2p daemon; short, because a socket's path is limited
 
@@ -84,6 +87,21 @@ class NodeFiles:
         return self.folder / "identity.key"
 
     @property
+    def peer(self) -> Path:
+        """`identity.json`."""
+        return self.folder / "identity.json"
+
+    @property
+    def lock(self) -> Path:
+        """`lock`."""
+        return self.folder / "lock"
+
+    @property
+    def kill_order(self) -> Path:
+        """`kill.json`."""
+        return self.folder / "kill.json"
+
+    @property
     def log(self) -> Path:
         """`node.log`."""
         return self.folder / "node.log"
@@ -160,6 +178,15 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KillOrder:
+    """Written before a child is killed on purpose; `reason` becomes the record's `ended` if that child then dies."""
+
+    child_pid: int
+    child_started: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """How far a start is: phase is starting, loading, joining or online; `done` of `total` blocks loaded."""
 
@@ -227,8 +254,12 @@ def read_launch(files: NodeFiles) -> Launch | None:
     raw = _read(files.launch)
     if raw is None:
         return None
-    raw["initial_peers"], raw["roster"] = tuple(raw["initial_peers"]), tuple(raw["roster"])
-    return Launch(**raw)
+    return launch_from(raw)
+
+
+def launch_from(raw: dict[str, Any]) -> Launch:
+    """A launch from its JSON form."""
+    return Launch(**{**raw, "initial_peers": tuple(raw["initial_peers"]), "roster": tuple(raw["roster"])})
 
 
 def read_record(files: NodeFiles) -> Record | None:
@@ -238,6 +269,12 @@ def read_record(files: NodeFiles) -> Record | None:
         return None
     raw["argv"], raw["addresses"] = tuple(raw["argv"]), tuple(raw["addresses"])
     return Record(**raw)
+
+
+def read_kill_order(files: NodeFiles) -> KillOrder | None:
+    """The last order to kill the node's child, or None; it may be about a child of long ago."""
+    raw = _read(files.kill_order)
+    return None if raw is None else KillOrder(**raw)
 
 
 def read_progress(files: NodeFiles) -> Progress | None:

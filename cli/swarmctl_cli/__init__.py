@@ -1,0 +1,1 @@
+"""The `swarmctl` command: the only code that knows typer and rich."""

@@ -1,0 +1,147 @@
+"""The command tree, and the one place where an error becomes an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from swarmctl.errors import ExitCode, SwarmctlError, UsageError
+from swarmctl_cli import options
+from swarmctl_cli.commands import config as config_commands
+from swarmctl_cli.commands import (
+    doctor,
+    down,
+    generate,
+    init,
+    kill,
+    logs,
+    model,
+    ps,
+    restart,
+    status,
+    up,
+    verify,
+    version,
+)
+from swarmctl_cli.context import Given, Run, absorb
+from swarmctl_cli.errors import InternalError, Interrupted
+from swarmctl_cli.output import Format
+
+_NAMES_A_PATH = ("init", "model")
+"""Commands whose own `-o` is a file or a folder."""
+
+_EPILOG = """
+\b
+A first swarm, on this machine:
+  swarmctl demo                      the whole path, with a killed server
+or step by step:
+  swarmctl init                      write swarm.yaml
+  swarmctl up                        start it
+  swarmctl status                    see it
+  swarmctl generate "Once upon"      use it
+  swarmctl down                      stop it
+
+\b
+Exit codes: 0 done, healthy, yes · 1 failed · 2 usage · 3 swarm file invalid · 4 the answer is no ·
+5 refused by a safety rule · 6 deadline passed · 7 some hosts unreachable · 8 partly done ·
+9 locked by somebody else · 12 verdict unknown · 130 interrupted.
+"""
+
+app = typer.Typer(
+    name="swarmctl",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=_EPILOG,
+)
+
+
+@app.callback()
+def root(  # noqa: PLR0913  # typer reads one parameter an option
+    ctx: typer.Context,
+    config: options.Config = None,
+    output: options.Output = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = 0,
+    yes: options.Yes = False,
+    dry_run: options.DryRun = False,
+    timeout: options.Timeout = None,
+) -> None:
+    """Operate private Petals swarms: start block servers, see what they can lose, generate through their failures."""
+    given = Given(config=config, output=output, quiet=quiet, verbose=verbose, yes=yes, dry_run=dry_run, timeout=timeout)
+    absorb(ctx.obj, given)
+    show_help(ctx)
+
+
+def show_help(ctx: typer.Context) -> None:
+    """Print the help of a group that is called without a verb."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+app.command("init")(init.init)
+app.add_typer(config_commands.group, name="config", callback=show_help, invoke_without_command=True)
+app.add_typer(model.group, name="model", callback=show_help, invoke_without_command=True)
+app.command("plan")(up.plan)
+app.command("up")(up.up)
+app.command("down")(down.down)
+app.command("restart")(restart.restart)
+app.command("status")(status.status)
+app.command("ps")(ps.ps)
+app.command("logs")(logs.logs)
+app.command("kill")(kill.kill)
+app.command("generate")(generate.generate)
+app.add_typer(verify.group, name="verify", callback=show_help, invoke_without_command=True)
+app.command("doctor")(doctor.doctor)
+app.command("version")(version.version)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The program. Ends the process with the exit code of `swarmctl.errors.ExitCode`."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(execute(words, Run.of_process()))
+
+
+def execute(arguments: list[str], run: Run) -> int:
+    """Run one command line; every failure is told in `run.out`, and its exit code returned."""
+    try:
+        code = app(args=arguments, prog_name="swarmctl", standalone_mode=False, obj=run)
+    except (KeyboardInterrupt, typer.Abort):
+        code = ExitCode.INTERRUPTED
+    except SwarmctlError as error:
+        error.hints = tuple(run.personal(hint) for hint in error.hints)
+        return run.out.fail(error)
+    except Exception as error:  # noqa: BLE001  # the last place that can still say something useful
+        usage = _usage_error(error)
+        if usage is None:
+            return run.out.fail(InternalError(error))
+        _remember_format(arguments, run)
+        return run.out.fail(usage)
+    if code == ExitCode.INTERRUPTED:
+        return run.out.fail(Interrupted("interrupted", reasons=[run.interrupt_note] if run.interrupt_note else []))
+    return code if isinstance(code, int) else 0
+
+
+def _usage_error(error: Exception) -> UsageError | None:
+    """A complaint of typer itself about the command line, or None; its classes have no lasting public name."""
+    describe = getattr(error, "format_message", None)
+    if not callable(describe) or getattr(error, "exit_code", None) != ExitCode.USAGE:
+        return None
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "swarmctl"
+    message = str(describe()).strip().rstrip(".")
+    return UsageError(message[:1].lower() + message[1:], hints=[f"{path} --help"])
+
+
+def _remember_format(arguments: Sequence[str], run: Run) -> None:
+    """The format of a command line that could not be parsed as a whole, so that the failure is a document too."""
+    for word, value in zip(arguments, [*arguments[1:], ""], strict=True):
+        if word in _NAMES_A_PATH:
+            return
+        name, _, attached = word.partition("=")
+        asked = attached or value if name in ("-o", "--output") else word[2:] if word.startswith("-o") else ""
+        if asked in {one.value for one in Format}:
+            run.out.format = Format(asked)

@@ -1,0 +1,1 @@
+"""One module a verb: options → one operation → one view."""

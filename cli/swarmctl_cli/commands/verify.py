@@ -1,0 +1,79 @@
+"""`swarmctl verify redundancy`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from swarmctl.errors import CoverageError
+from swarmctl.spec import Domain
+from swarmctl_cli import options
+from swarmctl_cli.context import Given, run_of
+
+group = typer.Typer(help="Prove what the swarm can lose.", rich_markup_mode=None)
+
+
+class Source(str, Enum):
+    """What is judged: the servers that are up now, or those that the file declares."""
+
+    LIVE = "live"
+    CONFIG = "config"
+
+
+@group.command()
+def redundancy(
+    ctx: typer.Context,
+    minimum: Annotated[
+        int | None, typer.Option("--min", min=1, show_default=False, help="Replicas a block needs; else the file's.")
+    ] = None,
+    by: Annotated[
+        Domain | None, typer.Option("--by", show_default=False, help="What fails together; else the file's.")
+    ] = None,
+    source: Annotated[Source, typer.Option("--source", help="Servers that are up, or declared.")] = Source.LIVE,
+    config: options.Config = None,
+    output: options.Output = None,
+) -> None:
+    """Say which node or host the swarm can lose, and what would repair it where it is thin.
+
+    Replicas are counted over distinct failure domains. Exit code 0 if every block has enough, 4 if not.
+
+    \b
+    Examples:
+      swarmctl verify redundancy
+      swarmctl verify redundancy --min 2 --by host --source config
+      swarmctl verify redundancy -o json | jq .data.repairs
+    """
+    run = run_of(ctx, Given(config=config, output=output), kind="Redundancy")
+    from swarmctl import coverage
+    from swarmctl_cli.views import redundancy as view
+    from swarmctl_cli.views import symbols
+    from swarmctl_cli.views.measure import age, count
+    from swarmctl_cli.views.verdict import coverage as coverage_of
+
+    spec = run.spec()
+    if source is Source.LIVE:
+        from swarmctl.operations.status import read_snapshot
+
+        snapshot = read_snapshot(run.site())
+        holders = coverage.holders_of(snapshot)
+        judged = f"{count(len(holders), 'node')} ONLINE of {len(spec.nodes)}, seen {age(snapshot.age_s)} ago"
+        for warning in snapshot.warnings:
+            run.out.warn(warning)
+    else:
+        holders = coverage.holders_declared(spec)
+        judged = f"the file, as if all of its {count(len(holders), 'node')} were ONLINE"
+    report = coverage.analyse(spec, holders, minimum=minimum, by=by)
+    error = None
+    if report.verdict is not coverage.Verdict.REDUNDANT:
+        hints = [run.command("status")] if source is Source.LIVE else []
+        error = CoverageError(coverage_of(report), reasons=[str(short) for short in report.thin], hints=hints)
+    chosen = symbols.choose(run.out.ascii_only)
+    run.out.emit(
+        view.document(report, source=source.value),
+        human=lambda: view.render(report, holders, source=judged, width=run.out.width, symbols=chosen),
+        error=error,
+    )
+    if error is not None:
+        raise typer.Exit(error.exit_code)

@@ -1,0 +1,183 @@
+"""One run of the command: the options that were given, the folders they lead to, and the swarm they mean."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import typer
+
+from swarmctl.errors import ConfigError, UsageError
+from swarmctl_cli.completion import CONFIG_NAME, config_file
+from swarmctl_cli.output import Format, Output
+
+if TYPE_CHECKING:
+    from swarmctl.blocks import NodeName
+    from swarmctl.operations.site import Site
+    from swarmctl.spec import SwarmSpec
+
+_SWARM_COMMAND = re.compile(
+    r"\bswarmctl (?=(?:up|down|plan|status|ps|logs|kill|restart|generate|verify|config)\b)(?!.*(?: -c |--config))"
+)
+_LOG_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+
+
+@dataclass(kw_only=True)
+class Run:
+    """Made once in `app`, filled in by the options before and after the verb, and read by the command.
+
+    `interrupt_note`: what the user is told after Ctrl-C; a command sets it before it changes anything.
+    """
+
+    out: Output
+    env: Mapping[str, str]
+    cwd: Path
+    config: Path | None = None
+    verbose: int = 0
+    yes: bool = False
+    dry_run: bool = False
+    timeout_s: float | None = None
+    interrupt_note: str | None = None
+    _spec: SwarmSpec | None = field(default=None, repr=False)
+
+    @classmethod
+    def of_process(cls, *, stdout: TextIO | None = None, stderr: TextIO | None = None) -> Run:
+        """A run with this process's environment and streams."""
+        out = Output(stdout=stdout or sys.stdout, stderr=stderr or sys.stderr, env=os.environ)
+        return cls(out=out, env=os.environ, cwd=Path.cwd())
+
+    @property
+    def state_folder(self) -> Path:
+        """Where swarms keep their files on this machine."""
+        if self.env.get("SWARMCTL_STATE"):
+            return Path(self.env["SWARMCTL_STATE"]).expanduser().absolute()
+        base = self.env.get("XDG_STATE_HOME")
+        return (Path(base) if base else self.home / ".local" / "state") / "swarmctl"
+
+    @property
+    def run_folder(self) -> Path:
+        """Where unix sockets are made; short, because the kernel limits the length of their paths."""
+        if self.env.get("SWARMCTL_RUN"):
+            return Path(self.env["SWARMCTL_RUN"]).expanduser().absolute()
+        # The system's own temporary folder, not $TMPDIR, which is often long.
+        return Path("/tmp") / f"swarmctl-{os.getuid()}"
+
+    @property
+    def home(self) -> Path:
+        """The user's home folder."""
+        return Path(self.env.get("HOME") or Path.home())
+
+    def command(self, *words: str) -> str:
+        """A command line for a hint, with the `-c` that the user gave."""
+        return " ".join(("swarmctl", *(("-c", str(self.config)) if self.config else ()), *words))
+
+    def personal(self, hint: str) -> str:
+        """A hint of the library with the `-c` that the user gave."""
+        return _SWARM_COMMAND.sub(self.command() + " ", hint) if self.config else hint
+
+    def select(self, site: Site, patterns: Sequence[str]) -> tuple[NodeName, ...]:
+        """The nodes that the user's words mean; none for no words.
+
+        Raises:
+            UsageError: when a word means nothing, or several nodes.
+        """
+        if not patterns:
+            return ()
+        from swarmctl.operations.selection import candidates, select
+
+        return select(candidates(site), patterns)
+
+    def model_folder(self, source: str) -> Path:
+        """Where an imported model goes when the user names no folder: the user's cache."""
+        from swarmctl.models.cache import default_cache
+
+        name = {"demo:smollm2": "smollm2-135m-instruct"}.get(source, Path(source).stem.lower())
+        return default_cache(self.home, self.env.get("XDG_CACHE_HOME")) / name
+
+    def config_path(self) -> Path:
+        """The swarm file.
+
+        Raises:
+            ConfigError: when none is named and none is found.
+        """
+        path = config_file(self.config, self.env, self.cwd)
+        if path is None:
+            raise ConfigError(
+                f"no {CONFIG_NAME} in {self.cwd} or above it",
+                hints=["swarmctl init", "or name one: swarmctl -c FILE …, or set SWARMCTL_CONFIG"],
+            )
+        return path
+
+    def spec(self) -> SwarmSpec:
+        """The swarm file as values, read once.
+
+        Raises:
+            ConfigError: when there is no file, or it is not valid.
+        """
+        if self._spec is None:
+            from swarmctl import config
+
+            self._spec = config.load(self.config_path())
+            self.out.swarm = self._spec.name
+        return self._spec
+
+    def site(self) -> Site:
+        """The swarm with the means to reach its hosts."""
+        from swarmctl.operations.site import open_site
+
+        return open_site(self.spec(), self.state_folder.absolute(), self.run_folder, python=sys.executable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """The shared options as one command line gave them; see `options`. `timeout` in seconds."""
+
+    config: Path | None = None
+    output: Format | None = None
+    quiet: bool = False
+    verbose: int = 0
+    yes: bool = False
+    dry_run: bool = False
+    timeout: float | None = None
+
+
+def run_of(ctx: typer.Context, given: Given, *, kind: str, has_names: bool = False) -> Run:
+    """The run of a command, with the options after the verb on top of those before it.
+
+    `kind` labels the command's document. `has_names`: its result has names for `-o name`.
+
+    Raises:
+        UsageError: when `-o name` is asked of a command without names.
+    """
+    run: Run = ctx.obj
+    absorb(run, given)
+    run.out.kind = kind
+    _configure_logging(run)
+    if run.out.format is Format.NAME and not has_names:
+        raise UsageError("this command's result has no names to list", hints=[f"{ctx.command_path} -o table"])
+    return run
+
+
+def absorb(run: Run, given: Given) -> None:
+    """Lay options over those that the run has already; flags add up, values replace."""
+    run.config = given.config if given.config is not None else run.config
+    run.out.format = given.output or run.out.format
+    run.out.quiet = run.out.quiet or given.quiet
+    run.verbose = max(run.verbose, given.verbose)
+    run.yes, run.dry_run = run.yes or given.yes, run.dry_run or given.dry_run
+    run.timeout_s = given.timeout if given.timeout is not None else run.timeout_s
+
+
+def _configure_logging(run: Run) -> None:
+    logger = logging.getLogger("swarmctl")
+    logger.setLevel(_LOG_LEVELS[min(run.verbose, len(_LOG_LEVELS) - 1)])
+    if run.verbose and not any(isinstance(handler, logging.StreamHandler) for handler in logger.handlers):
+        handler = logging.StreamHandler(run.out.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)

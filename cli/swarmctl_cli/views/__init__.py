@@ -1,0 +1,1 @@
+"""Pure renderers: a value in, something rich can print out; nothing here reads, starts or waits."""

@@ -1,0 +1,230 @@
+"""The sections of the file → the values of `spec`, each with the findings that it alone can have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from swarmctl.blocks import BlockRange, HostName, NodeName, parse_range
+from swarmctl.config.document import Path
+from swarmctl.config.reading import Reading, listed, nearest
+from swarmctl.config.schema import NodeSection, SettingsSection
+from swarmctl.spec import BootstrapSpec, ClientSpec, Domain, HostSpec, RedundancyPolicy, ServerSettings
+
+_SWARM_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$")
+_HOST_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+_NODE_NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,62}$")
+_BOOTSTRAP_NAME = re.compile(r"^bootstrap-\d+$")
+# A leading dash would be an option of ssh, not a host.
+_SSH = re.compile(r"^(?:[^\s@:/-][^\s@:/]*@)?[^\s@:/-][^\s@/:]*$")
+_ADDRESS = re.compile(r"^[A-Za-z0-9:][A-Za-z0-9:._-]*$")
+
+_IMPLICIT_HOST = HostName("here")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """A node as far as it is known. `auto`: its blocks are left to be chosen."""
+
+    name: NodeName
+    host: HostSpec | None
+    blocks: BlockRange | None
+    gpu: int | None
+    port: int | None
+    settings: ServerSettings
+    auto: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hosts:
+    """The hosts that are valid, and the names of all that the file declares. `known` False: not even the names are."""
+
+    by_name: Mapping[HostName, HostSpec]
+    declared: tuple[HostName, ...]
+    known: bool
+
+    @property
+    def only(self) -> HostName | None:
+        """The host that need not be named."""
+        return self.declared[0] if len(self.declared) == 1 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """Machines, bootstrap peers and nodes as far as they are known; what has a finding may be incomplete or absent."""
+
+    hosts: Hosts
+    bootstraps: tuple[BootstrapSpec, ...]
+    nodes: tuple[Placed, ...]
+
+
+def resolve_draft(reading: Reading) -> Draft:
+    """Machines, bootstrap peers and nodes; without hosts in the file there is one, this machine."""
+    hosts = _resolve_hosts(reading)
+    return Draft(hosts=hosts, bootstraps=_resolve_bootstraps(reading, hosts), nodes=_resolve_nodes(reading, hosts))
+
+
+def resolve_swarm_name(reading: Reading) -> str:
+    """The swarm's name; it becomes a folder on each host and a part of the model's name in the swarm."""
+    name = reading.file.swarm
+    if name is None:
+        if reading.usable("swarm"):
+            reading.report(("swarm",), "is missing", hint="swarm: lab", at_key=True)
+    elif not _SWARM_NAME.match(name):
+        message = f'"{name}" is no swarm name; it takes up to 64 letters, digits, _ and -, and begins with no dash'
+        hint = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:64]
+        reading.report(("swarm",), message, hint=f"swarm: {hint}" if hint else None)
+    return name or ""
+
+
+def _resolve_hosts(reading: Reading) -> Hosts:
+    written = reading.file.hosts
+    paths = [path for path in reading.document.places if len(path) == 2 and path[0] == "hosts"]
+    names = tuple(HostName(path[1]) for path in paths if isinstance(path[1], str))
+    if not names:
+        here = HostSpec(name=_IMPLICIT_HOST)
+        return Hosts(by_name={here.name: here}, declared=(here.name,), known=("hosts",) not in reading.invalid)
+    by_name = {name: host for name in names if name in written and (host := _resolve_host(reading, name))}
+    return Hosts(by_name=by_name, declared=names, known=True)
+
+
+def _resolve_host(reading: Reading, name: HostName) -> HostSpec | None:
+    section, path = reading.file.hosts[name], ("hosts", name)
+    if not _HOST_NAME.match(name):
+        reading.report(path, f'"{name}" is no host name; it takes letters, digits, dot, _ and -', at_key=True)
+    if section.connect and section.ssh is not None:
+        reading.report((*path, "ssh"), "contradicts connect: local; keep one of the two", at_key=True)
+    elif not section.connect and section.ssh is None and reading.usable(*path):
+        message = "says neither connect: local nor ssh: user@host"
+        reading.report(path, message, hint=f"{name}: {{connect: local}}", at_key=True)
+    address = section.address
+    if section.ssh is not None and not _SSH.match(section.ssh):
+        message = f'"{section.ssh}" is no ssh destination; write user@host, or a name from ~/.ssh/config'
+        reading.report((*path, "ssh"), message, hint="a port belongs in ~/.ssh/config")
+        return None
+    if address is not None and not _ADDRESS.match(address):
+        reading.report((*path, "address"), f'"{address}" is no address; write an IP address or a DNS name')
+    if len(set(section.gpus)) < len(section.gpus):
+        twice = sorted({gpu for gpu in section.gpus if section.gpus.count(gpu) > 1})
+        reading.report((*path, "gpus"), f"lists {listed(twice)} twice")
+    if not reading.usable(*path):
+        return None
+    default = section.ssh.rpartition("@")[2] if section.ssh else "127.0.0.1"
+    return HostSpec(
+        name=name,
+        ssh=section.ssh,
+        address=address or default,
+        rack=section.rack,
+        zone=section.zone,
+        gpus=tuple(section.gpus),
+        python=section.python,
+    )
+
+
+def _resolve_bootstraps(reading: Reading, hosts: Hosts) -> tuple[BootstrapSpec, ...]:
+    """The bootstrap peers, named by their order; one on the first host if the file has none and all hosts are local."""
+    if reading.file.bootstrap is None:
+        if not reading.usable("bootstrap"):
+            return ()
+        if any(host.ssh for host in hosts.by_name.values()):
+            hint = f"bootstrap: [{{host: {hosts.declared[0]}, port: 31337}}]"
+            message = "is missing; with hosts behind ssh it must say where the others join"
+            reading.report(("bootstrap",), message, hint=hint, at_key=True)
+            return ()
+        return (BootstrapSpec(name=NodeName("bootstrap-0"), host=hosts.declared[0]),)
+    if not reading.file.bootstrap:
+        reading.report(("bootstrap",), "needs at least one entry", hint=f"- {{host: {hosts.declared[0]}}}")
+    found = []
+    for index, section in enumerate(reading.file.bootstrap):
+        path: Path = ("bootstrap", index)
+        host = _host_of(reading, path, section.host, hosts)
+        if host is not None:
+            found.append(BootstrapSpec(name=NodeName(f"bootstrap-{index}"), host=host, port=section.port))
+    return tuple(found)
+
+
+def _host_of(reading: Reading, path: Path, written: str | None, hosts: Hosts) -> HostName | None:
+    """The host that a node or bootstrap peer is on, or None and a finding."""
+    at = (*path, "host")
+    if not hosts.known or not reading.usable(*at):
+        return None
+    if written is None:
+        if hosts.only is None:
+            message = f"is missing; there are {len(hosts.declared)} hosts: {listed(hosts.declared)}"
+            reading.report(at, message, hint=f"host: {hosts.declared[0]}", at_key=True)
+        return hosts.only
+    if written in hosts.declared:
+        return HostName(written)
+    near = nearest(written, hosts.declared)
+    suffix = f'did you mean "{near}"?' if near else f"there are: {listed(hosts.declared)}"
+    reading.report(at, f'there is no host "{written}"; {suffix}')
+    return None
+
+
+def _resolve_nodes(reading: Reading, hosts: Hosts) -> tuple[Placed, ...]:
+    """The block servers, in the file's order."""
+    if not reading.file.nodes and reading.usable("nodes"):
+        reading.report(("nodes",), "is missing", hint='nodes: {a0: {blocks: "0:8"}}', at_key=True)
+    return tuple(_resolve_node(reading, name, section, hosts) for name, section in reading.file.nodes.items())
+
+
+def _resolve_node(reading: Reading, name: str, section: NodeSection, hosts: Hosts) -> Placed:
+    path = ("nodes", name)
+    if _BOOTSTRAP_NAME.match(name):
+        reading.report(path, f'"{name}" is how bootstrap peers are named; take another name', at_key=True)
+    elif not _NODE_NAME.match(name):
+        hint = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63]
+        message = f'"{name}" is no node name; it takes up to 63 lower-case letters, digits and -'
+        reading.report(path, message, hint=hint or None, at_key=True)
+    if section.blocks is None and reading.usable(*path, "blocks"):
+        reading.report((*path, "blocks"), "is missing", hint='blocks: "0:8"', at_key=True)
+    host_name = _host_of(reading, path, section.host, hosts)
+    host = hosts.by_name.get(host_name) if host_name else None
+    settings = _settings(reading.file.defaults, section)
+    gpu = section.gpu
+    if host and gpu is None and len(host.gpus) == 1 and settings.device in (None, "cuda"):
+        gpu = host.gpus[0]
+    return Placed(
+        name=NodeName(name),
+        host=host,
+        blocks=parse_range(section.blocks) if section.blocks and section.blocks != "auto" else None,
+        gpu=gpu,
+        port=section.port,
+        settings=settings,
+        auto=section.blocks == "auto",
+    )
+
+
+# The file says `10s`, so its keys need no unit; the values do.
+SECONDS: Mapping[str, str] = {
+    "update_period": "update_period_s",
+    "step_timeout": "step_timeout_s",
+    "session_timeout": "session_timeout_s",
+    "connect_timeout": "connect_timeout_s",
+    "recover_timeout": "recover_timeout_s",
+    "alloc_timeout": "alloc_timeout_s",
+}
+
+
+def _settings(defaults: SettingsSection, node: NodeSection) -> ServerSettings:
+    own = {key: getattr(node, key) for key in node.model_fields_set if key in SettingsSection.model_fields}
+    merged = {**defaults.model_dump(), **own}
+    return ServerSettings(**{SECONDS.get(key, key): value for key, value in merged.items()})
+
+
+def resolve_client(reading: Reading) -> ClientSpec:
+    """The client's settings."""
+    section = reading.file.client.model_dump()
+    return ClientSpec(**{SECONDS.get(key, key): value for key, value in section.items()})
+
+
+def resolve_redundancy(reading: Reading) -> RedundancyPolicy:
+    """The policy; a target that is not given is at least the minimum."""
+    section = reading.file.redundancy
+    given = "target" in section.model_fields_set
+    if given and section.min > section.target:
+        message = f"{section.min} is more than the target of {section.target}"
+        reading.report(("redundancy", "min"), message, hint=f"target: {section.min}")
+    target = section.target if given else max(section.min, section.target)
+    return RedundancyPolicy(minimum=section.min, target=target, by=Domain(section.by))

@@ -1,0 +1,37 @@
+"""How a node's child program is called: its command line and its environment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from swarmctl.processes import MARK
+from swarmctl.store import Launch, NodeFiles
+
+# Every library that starts a thread pool of its own reads one of these.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def command(launch: Launch, files: NodeFiles) -> tuple[str, ...]:
+    """The command line that serves this launch file."""
+    return (sys.executable, "-m", f"swarmctl.upstream.{launch.kind}", "--launch", str(files.launch))
+
+
+def environment(launch: Launch, files: NodeFiles, inherited: Mapping[str, str]) -> dict[str, str]:
+    """`inherited`, with what this node's threads, card and model ask for.
+
+    A bootstrap peer sees no card, so that it never holds memory of one. A model in a folder needs no hub, and then
+    none is asked.
+    """
+    values = {**inherited, "PYTHONUNBUFFERED": "1", MARK: str(files.folder)}
+    threads = (launch.settings or {}).get("threads")
+    if threads is not None:
+        values.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+    if launch.kind == "bootstrap":
+        values["CUDA_VISIBLE_DEVICES"] = ""
+    elif launch.gpu is not None:
+        values["CUDA_VISIBLE_DEVICES"] = str(launch.gpu)
+    if Path(launch.model_source).is_dir():
+        values.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
+    return values

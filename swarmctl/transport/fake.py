@@ -1,0 +1,202 @@
+"""A host in memory, for tests of whatever stands on a transport: nodes start, become ready and end as told.
+
+Each `survey` moves every running node one phase on, so that code which waits in a loop sees a start from its
+beginning to its end without a process, a file or a second of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from swarmctl.blocks import NodeName, PeerId
+from swarmctl.clock import Clock
+from swarmctl.errors import Locked
+from swarmctl.processes import ProcessSeen
+from swarmctl.store import Launch, Layout, Observation, ObservedServer, Progress, Record
+from swarmctl.transport.base import KILLED, Completed, HostedNode, LogChunk, LogPosition, Order
+
+PHASES = ("starting", "loading", "joining", "online")
+_RECORD_LIVES_S = 30.0
+
+
+def identity_of(path: str) -> PeerId:
+    """The peer id that the fake gives to a key file, from the name of the node's folder."""
+    return PeerId(f"Qm{path.rsplit('/', 2)[-2]}")
+
+
+@dataclass
+class _Node:
+    launch: Launch
+    record: Record | None
+    phase: int = 0
+    stuck_at: str | None = None
+    lines: list[str] = field(default_factory=list)
+    peer: PeerId | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.record is not None and self.record.ended is None
+
+
+class FakeTransport:
+    """A `Transport` without a host. `commands` answers `run`; by default identities and ports are made up.
+
+    `stuck` names phases that nodes do not get beyond; `doomed` gives the way in which nodes end when they start
+    to load.
+    """
+
+    def __init__(
+        self, layout: Layout, clock: Clock, *, commands: Callable[[Sequence[str]], Completed] | None = None
+    ) -> None:
+        self.layout = layout
+        self.commands_run: list[tuple[str, ...]] = []
+        self.stuck: dict[NodeName, str] = {}
+        self.doomed: dict[NodeName, str] = {}
+        self._clock = clock
+        self._commands = commands or _answer
+        self._nodes: dict[NodeName, _Node] = {}
+        self._ticks = 100
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: str | None = None) -> Completed:
+        """See `Transport`."""
+        self.commands_run.append(tuple(argv))
+        return self._commands(argv)
+
+    def survey(self, names: Sequence[NodeName] | None = None) -> tuple[HostedNode, ...]:
+        """See `Transport`; everything that runs moves one phase on."""
+        for name, node in self._nodes.items():
+            self._advance(name, node)
+        wanted = sorted(self._nodes) if names is None else [name for name in names if name in self._nodes]
+        return tuple(self._look(name, self._nodes[name]) for name in wanted)
+
+    def start_runner(self, launch: Launch) -> None:
+        """See `Transport`."""
+        name = NodeName(launch.node)
+        before = self._nodes.get(name)
+        if before is not None and before.alive:
+            raise Locked(f"node {name} has a runner already")
+        self._ticks += 1
+        record = Record(
+            node=launch.node,
+            kind=launch.kind,
+            peer=launch.peer,
+            port=launch.port,
+            blocks=launch.blocks,
+            runner_pid=self._ticks,
+            runner_started=self._ticks,
+            child_pid=self._ticks + 10_000,
+            child_started=self._ticks,
+            started_at=self._clock.now().isoformat(),
+            addresses=(f"/ip4/{launch.announce_ip}/tcp/{launch.port}/p2p/{launch.peer}",),
+        )
+        lines = before.lines if before is not None else []
+        self._nodes[name] = _Node(launch=launch, record=record, lines=lines, peer=launch.peer)
+        lines.append(f"started {launch.kind} {name}")
+
+    def signal(self, node: NodeName, order: Order) -> bool:
+        """See `Transport`; a node ends at once, and also what it announced unless it was killed."""
+        if node not in self._nodes or not self._nodes[node].alive:
+            return False
+        self.end(node, KILLED if order is Order.KILL else "stopped", asked=order is not Order.KILL)
+        return True
+
+    def clear(self, node: NodeName, *, purge: bool = False) -> tuple[str, ...]:
+        """See `Transport`."""
+        known = self._nodes.get(node)
+        if known is None:
+            return ()
+        if known.alive:
+            return (f"the runner of {node} is still there",)
+        if purge:
+            del self._nodes[node]
+        else:
+            known.record = None
+        return ()
+
+    def read_log(self, node: NodeName, *, after: LogPosition | None = None, tail: int | None = None) -> LogChunk:
+        """See `Transport`."""
+        if node not in self._nodes:
+            return LogChunk(lines=(), position=after)
+        lines = self._nodes[node].lines
+        start = after.offset if after is not None else 0 if tail is None else max(0, len(lines) - tail)
+        return LogChunk(lines=tuple(lines[start:]), position=LogPosition(file=1, offset=len(lines)))
+
+    def end(self, node: NodeName, ended: str, *, asked: bool = False) -> None:
+        """Let a node end in this way."""
+        known = self._nodes[node]
+        if known.record is not None:
+            moment = self._clock.now().isoformat()
+            known.record = replace(known.record, ended=ended, ended_at=moment, asked_to_stop=asked)
+        known.lines.append(ended)
+
+    def log(self, node: NodeName, line: str) -> None:
+        """Let a node write a line."""
+        self._nodes[node].lines.append(line)
+
+    def _advance(self, name: NodeName, node: _Node) -> None:
+        if not node.alive:
+            return
+        if PHASES[node.phase] != self.stuck.get(name) and node.phase < len(PHASES) - 1:
+            node.phase += 1
+        if node.phase > 0 and name in self.doomed:
+            self.end(name, self.doomed[name])
+
+    def _look(self, name: NodeName, node: _Node) -> HostedNode:
+        record = node.record
+        seen: tuple[ProcessSeen, ...] = ()
+        if record is not None and node.alive:
+            seen = (_process(record.runner_pid, 1), _process(record.child_pid or 0, record.runner_pid))
+        bootstrap = node.launch.kind == "bootstrap"
+        return HostedNode(
+            name=name,
+            launch=node.launch,
+            record=record,
+            progress=Progress(phase=PHASES[node.phase]) if node.alive else None,
+            observation=self._observe(name) if bootstrap and record is not None and node.phase > 0 else None,
+            peer=node.peer,
+            held=node.alive,
+            runner_alive=node.alive,
+            processes=seen,
+        )
+
+    def _observe(self, observer: NodeName) -> Observation:
+        now = self._clock.now().timestamp()
+        servers = []
+        for node in self._nodes.values():
+            if node.launch.blocks is None or not node.alive or node.phase < PHASES.index("joining"):
+                continue
+            online = PHASES[node.phase] == "online"
+            blocks = node.launch.block_range
+            servers.append(
+                ObservedServer(
+                    peer=node.launch.peer,
+                    state="ONLINE" if online else "JOINING",
+                    start_block=blocks.start,
+                    end_block=blocks.end,
+                    throughput=1.0,
+                    expires_at=now + _RECORD_LIVES_S,
+                    seen_at=now,
+                    probed_at=now if online else None,
+                    probe_ok=True if online else None,
+                    probe_ms=5.0 if online else None,
+                )
+            )
+        return Observation(observer=observer, written_at=now, servers=tuple(servers))
+
+
+def _process(pid: int, parent: int) -> ProcessSeen:
+    return ProcessSeen(pid=pid, started=pid, parent=parent, group=pid, command="fake", cpu_s=0.0, rss_bytes=0)
+
+
+def _answer(argv: Sequence[str]) -> Completed:
+    if argv[0] == "mkdir":
+        return Completed(code=0, stdout="", stderr="")
+    if "swarmctl.upstream.identity" in argv:
+        paths = argv[argv.index("swarmctl.upstream.identity") + 1 :]
+        return Completed(code=0, stdout="".join(f"{path} {identity_of(path)}\n" for path in paths), stderr="")
+    if "swarmctl.ports" in argv:
+        wanted = argv[argv.index("swarmctl.ports") + 2 :]
+        ports = [port if port != "0" else str(40_000 + place) for place, port in enumerate(wanted)]
+        return Completed(code=0, stdout="".join(f"{port}\n" for port in ports), stderr="")
+    return Completed(code=127, stdout="", stderr=f"{argv[0]}: No such file or directory\n")

@@ -1,0 +1,85 @@
+"""What was sent to the blocks of one boundary, so that a lost attention cache can be rebuilt."""
+
+from __future__ import annotations
+
+import torch
+
+
+class History:
+    """The inputs at one block boundary, positions `[base, end)`, as the chunks in which they came.
+
+    Appending is O(1) and copies nothing (petals joins all of it at every step). Beam search reorders the sequences
+    of a batch at each step; an order is kept beside the chunks it applies to and carried out only when read.
+    """
+
+    def __init__(self, base: int = 0) -> None:
+        self.base = base
+        self.end = base  # the first position that is not held
+        self._chunks: list[torch.Tensor] = []
+        # (number of chunks that it applies to, order): applies to all that was there when it was made
+        self._orders: list[tuple[int, torch.Tensor]] = []
+
+    def extend(self, begin: int, chunk: torch.Tensor) -> None:
+        """Add `chunk: [batch, tokens, hidden_size]` for positions from `begin`; what is held already is left out.
+
+        Raises:
+            ValueError: when the chunk would leave a hole.
+        """
+        if begin > self.end:
+            raise ValueError(f"positions {self.end}:{begin} are missing")
+        fresh = chunk[:, self.end - begin :]
+        if fresh.shape[1]:
+            self._chunks.append(fresh.detach().cpu())
+            self.end += fresh.shape[1]
+
+    def reorder(self, order: torch.Tensor) -> None:
+        """From now on sequence i of what is held is what sequence `order[i]` was. `order: [batch], int64`."""
+        if self._chunks:
+            self._orders.append((len(self._chunks), order.cpu()))
+
+    def undo_reorder(self) -> None:
+        """Forget the newest order, for a step that was not completed; call after `truncate`."""
+        if self._orders and self._orders[-1][0] >= len(self._chunks):
+            self._orders.pop()
+
+    def truncate(self, end: int) -> None:
+        """Forget positions from `end` on."""
+        while self._chunks and self.end > end:
+            surplus = self.end - end
+            last = self._chunks.pop()
+            kept = max(0, last.shape[1] - surplus)
+            self.end -= last.shape[1] - kept
+            if kept:
+                self._chunks.append(last[:, :kept])
+        self._orders = [(min(count, len(self._chunks)), order) for count, order in self._orders]
+
+    def read(self, begin: int, end: int) -> torch.Tensor:
+        """Positions `[begin, end)`: `[batch, end - begin, hidden_size]`, sequences in their present order.
+
+        Raises:
+            ValueError: when they are not held.
+        """
+        if not self.base <= begin < end <= self.end:
+            raise ValueError(f"positions {begin}:{end} are not held, only {self.base}:{self.end}")
+        parts: list[torch.Tensor] = []
+        order: torch.Tensor | None = None
+        orders = list(self._orders)
+        chunk_end = self.end
+        for index in range(len(self._chunks) - 1, -1, -1):
+            while orders and orders[-1][0] > index:
+                newer = orders.pop()[1]
+                # cache[p1][p2] == cache[p1[p2]]: an older order is looked up by the newer ones
+                order = newer if order is None else newer[order]
+            chunk = self._chunks[index]
+            chunk_begin = chunk_end - chunk.shape[1]
+            low, high = max(begin, chunk_begin), min(end, chunk_end)
+            if low < high:
+                piece = chunk[:, low - chunk_begin : high - chunk_begin]
+                parts.append(piece if order is None else piece[order])
+            chunk_end = chunk_begin
+        return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], dim=1)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory held by the chunks."""
+        return sum(chunk.numel() * chunk.element_size() for chunk in self._chunks)

@@ -1,0 +1,457 @@
+"""The session that recovers: performs what `swarmctl.recovery` decides, with tensors, streams and time.
+
+A subclass of petals' `InferenceSession`, given to its model through `generate(session=…)`; of the base class only the
+place in the type tree and what `generate` keeps on it (`output_ids`, `past_key_values`) are used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from hivemind.compression import deserialize_torch_tensor
+from hivemind.moe.client.remote_expert_worker import RemoteExpertWorker
+from hivemind.p2p import PeerID
+from petals.client.inference_session import InferenceSession
+from petals.utils.misc import is_dummy
+
+from swarmctl import recovery
+from swarmctl.blocks import NodeName, PeerId
+from swarmctl.errors import RecoveryFailed, RequestInvalid
+from swarmctl.events import (
+    EventSink,
+    Hop,
+    PeerFailed,
+    RecoveryDone,
+    RecoveryGivenUp,
+    ReplayDone,
+    ReplayStarted,
+    RouteChanged,
+    RouteChosen,
+    StepDone,
+    WaitingForPeers,
+)
+from swarmctl.recovery import FailureKind, Leg
+from swarmctl.routing import NoRoute
+from swarmctl.upstream.failures import StreamSpent, TooManyTokens, classify
+from swarmctl.upstream.history import History
+from swarmctl.upstream.requests import StepRequest, encode_request
+from swarmctl.upstream.router import Router
+from swarmctl.upstream.stream import ServerStream
+
+# How often a session without a route looks at the DHT again; a read of a private swarm takes a few milliseconds.
+_LOOK_AGAIN_S = 0.5
+_SAY_WAITING_S = 5.0
+_CLOSE_S = 2.0
+
+RequestHook = Callable[[Hop, int, bool], None]
+"""Called with (hop, position, replay) when a request has left and before its answer; for drills."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionSettings:
+    """Limits of one session. Seconds end in `_s`; see `spec.ClientSpec` for what each is for."""
+
+    connect_timeout_s: float = 3.0
+    step_timeout_s: float = 15.0
+    recover_timeout_s: float = 60.0
+    alloc_timeout_s: float = 10.0
+    replay_chunk_tokens: int = 512
+
+
+@dataclass
+class _Failover:
+    """What is being recovered in the running step."""
+
+    since: float
+    failed: list[PeerId]
+    replayed: int = 0
+
+
+def _nobody(_event: object) -> None:
+    """A sink for nobody."""
+
+
+class RecoverableSession(InferenceSession):
+    """One inference session over all blocks. Not for several threads at once.
+
+    A step is committed on all servers or on none: after any exception the session is at the position where it was,
+    and the next step rebuilds what ran ahead.
+    """
+
+    def __init__(
+        self,
+        sequence_manager: Router,
+        max_length: int,
+        *,
+        settings: SessionSettings | None = None,
+        sink: EventSink = _nobody,
+        names: Mapping[PeerId, NodeName] | None = None,
+        on_request: RequestHook | None = None,
+    ) -> None:
+        super().__init__(sequence_manager, max_length)
+        self._closed: bool = False
+        self._router = sequence_manager
+        self._settings = settings or SessionSettings()
+        self._sink = sink
+        self._names = dict(names or {})
+        self._on_request = on_request
+        self._state = recovery.SessionState(num_blocks=len(sequence_manager))
+        self._histories: dict[int, History] = {0: History()}
+        self._streams: dict[int, ServerStream] = {}
+        self._used_at: dict[int, float] = {}
+        self._chunk_tokens: dict[PeerId, int] = {}
+        self._batch: int | None = None
+        self._deep_prompts: torch.Tensor | None = None
+        self._began = time.monotonic()
+        self._steps = 0
+        self._lost: list[Hop] = []
+        self._failover: _Failover | None = None
+        self._waiting_since: float | None = None
+        self._said_waiting_at: float | None = None
+
+    # --- what petals' model uses ----------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Positions committed on every server."""
+        return self._state.committed
+
+    @position.setter
+    def position(self, position: int) -> None:
+        self._state = recovery.rolled_back(self._state, position)
+        for history in self._histories.values():
+            history.truncate(position)
+        self._close_streams_without_leg()
+
+    @property
+    def route(self) -> tuple[Hop, ...]:
+        """The spans in use, in block order."""
+        return tuple(self._hop(leg) for leg in self._state.legs)
+
+    def step(
+        self, inputs: torch.Tensor, prompts: torch.Tensor | None = None, hypo_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Hidden states after the last block for `inputs: [batch, tokens, hidden_size]`, same shape, dtype, device.
+
+        `prompts: [num_blocks, batch or 1, prefix, hidden_size]` are deep prompts, only with the first step.
+        `hypo_ids: [batch], int64`: sequence i continues what sequence `hypo_ids[i]` was (beam search).
+
+        Raises:
+            RequestInvalid: the session is too short, or the batch differs from the first step's; it stays usable.
+            RecoveryFailed: no server could take a span over in time; the session stays at its position.
+        """
+        self._validate(inputs, hypo_ids)
+        order = None if hypo_ids is None or is_dummy(hypo_ids) else hypo_ids.cpu()
+        if prompts is not None and not is_dummy(prompts):
+            self._deep_prompts = prompts.detach().cpu()
+        self._batch = inputs.shape[0]
+        begun = time.monotonic()
+        if order is not None:
+            for history in self._histories.values():
+                history.reorder(order)
+        self._histories[0].extend(self.position, inputs)
+        outputs = self._histories[len(self._router)] = History(base=self.position)
+        request = StepRequest(order=order, prompts=self._deep_prompts)
+        try:
+            self._perform(request, tokens=inputs.shape[1])
+        except BaseException:
+            self._abort(order is not None)
+            raise
+        self._finish(begun, tokens=inputs.shape[1])
+        return outputs.read(outputs.base, outputs.end).to(device=inputs.device, dtype=inputs.dtype)
+
+    def close(self, *_exc_details: object) -> None:
+        """Close every stream, waiting for no peer; may be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._state = recovery.SessionState(num_blocks=self._state.num_blocks)
+            self._close_streams_without_leg()
+            self._histories.clear()
+
+    def __del__(self) -> None:
+        # Closing needs the event loop's thread, which a garbage collection may be running in; servers end an
+        # abandoned stream when the process ends or its step timeout passes. Use the session as a context manager.
+        return
+
+    # --- a step ---------------------------------------------------------------------------------------------
+
+    def _validate(self, inputs: torch.Tensor, hypo_ids: torch.Tensor | None) -> None:
+        if self._closed:
+            raise RequestInvalid("the session is closed")
+        batch, tokens, _ = inputs.shape
+        if self._batch is not None and batch != self._batch and self.position > 0:
+            raise RequestInvalid(
+                f"the session was opened for a batch of {self._batch}, this step has {batch}",
+                reasons=["servers size a session's attention cache at its first step"],
+                hints=["open another session for another batch size"],
+                context={"opened_with": self._batch, "got": batch},
+            )
+        if hypo_ids is not None and not is_dummy(hypo_ids) and len(hypo_ids) != batch:
+            raise RequestInvalid(f"hypo_ids has {len(hypo_ids)} entries for a batch of {batch}")
+        if self.position + tokens > self._max_length:
+            raise RequestInvalid(
+                f"the session was opened for {self._max_length} tokens; "
+                f"{self.position} are cached and {tokens} more do not fit",
+                hints=["open the session with a larger max_length"],
+                context={"max_length": self._max_length, "position": self.position, "tokens": tokens},
+            )
+
+    def _perform(self, request: StepRequest, *, tokens: int) -> None:
+        self._failover, self._waiting_since, self._said_waiting_at, self._lost = None, None, None, []
+        instruction = self._advance(recovery.StepRequested(tokens=tokens))
+        while True:
+            match instruction:
+                case recovery.FindRoute():
+                    instruction = self._advance(self._find(instruction))
+                case recovery.Feed():
+                    instruction = self._advance(self._feed(instruction, request))
+                case recovery.Wait():
+                    instruction = self._advance(self._wait(instruction))
+                case recovery.GiveUp():
+                    self._give_up(instruction)
+                case recovery.Commit() | recovery.Idle():
+                    return
+
+    def _advance(self, event: recovery.Happening) -> recovery.Instruction:
+        self._state, instruction = recovery.advance(self._state, event)
+        return instruction
+
+    def _finish(self, begun: float, *, tokens: int) -> None:
+        now = time.monotonic()
+        # Boundaries that no leg begins at any more would stop growing; a later leg there starts from the beginning.
+        self._histories = {at: held for at, held in self._histories.items() if at in self._state.boundaries or at == 0}
+        self._position = self._state.committed
+        self._steps += 1
+        took_ms = (now - begun) * 1e3
+        if self._failover is not None:
+            failover = self._failover
+            self._emit(
+                RecoveryDone,
+                position=self.position,
+                failed=tuple(dict.fromkeys(failover.failed)),
+                replayed_tokens=failover.replayed,
+                pause_ms=(now - failover.since) * 1e3,
+                step_ms=took_ms,
+            )
+        self._emit(
+            StepDone, step=self._steps, position=self.position, tokens=tokens, batch=self._batch or 0, took_ms=took_ms
+        )
+
+    def _abort(self, reordered: bool) -> None:
+        self._advance(recovery.StepAborted())
+        self._histories.pop(len(self._router), None)
+        for history in self._histories.values():
+            history.truncate(self.position)
+            if reordered:
+                history.undo_reorder()
+        self._close_streams_without_leg()
+
+    def _find(self, wanted: recovery.FindRoute) -> recovery.Happening:
+        begun = time.monotonic()
+        tokens = (self._batch or 1) * self._max_length
+        found = self._router.route(wanted.need, avoid=wanted.avoid, cache_tokens=tokens, lift_bans=not wanted.waited)
+        if isinstance(found, NoRoute):
+            return recovery.RouteMissing(missing=found.missing)
+        took_ms = (time.monotonic() - begun) * 1e3
+        hops = tuple(Hop(blocks=blocks, peer=peer, node=self._names.get(peer)) for peer, blocks in found.hops)
+        if self._failover is None and not self._state.legs:
+            self._emit(RouteChosen, route=hops, took_ms=took_ms)
+        else:
+            kept = [hop for hop in self.route if hop.blocks.intersection(wanted.need) is None]
+            lost = [hop for hop in self._lost if hop.blocks.intersection(wanted.need) is not None]
+            last = lost[-1] if lost else hops[0]
+            was = Hop(blocks=wanted.need, peer=last.peer, node=last.node)
+            whole = tuple(sorted((*kept, *hops), key=lambda hop: hop.blocks.start))
+            self._emit(RouteChanged, was=was, now=hops, route=whole, took_ms=took_ms)
+        return recovery.RouteFound(hops=found.hops)
+
+    def _wait(self, wait: recovery.Wait) -> recovery.Happening:
+        now = time.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        remaining = self._waiting_since + self._settings.recover_timeout_s - now
+        if remaining <= 0:
+            return recovery.DeadlinePassed()
+        if self._said_waiting_at is None or now - self._said_waiting_at >= _SAY_WAITING_S:
+            self._said_waiting_at = now
+            self._emit(WaitingForPeers, blocks=wait.need, remaining_s=remaining)
+        self._router.refresh(timeout_s=min(remaining, _LOOK_AGAIN_S * 4))
+        time.sleep(max(0.0, min(remaining, _LOOK_AGAIN_S - (time.monotonic() - now))))
+        return recovery.WaitOver()
+
+    def _give_up(self, verdict: recovery.GiveUp) -> None:
+        waited = 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
+        self._emit(RecoveryGivenUp, blocks=verdict.need, position=self.position, tried=verdict.tried, waited_s=waited)
+        tried = [f"{self._label(peer)}: {kind.value}" for peer, kind in self._state.failures[-6:]]
+        why = (
+            "every server of these blocks answered with an error"
+            if verdict.hopeless
+            else f"waited {waited:.1f} s for a server (recover_timeout {self._settings.recover_timeout_s:g} s)"
+        )
+        raise RecoveryFailed(
+            f"no server for blocks {verdict.need} at position {self.position}",
+            reasons=[why, *dict.fromkeys(tried)],
+            hints=["swarmctl status", "swarmctl up"],
+            context={
+                "blocks": str(verdict.need),
+                "position": self.position,
+                "tried": list(verdict.tried),
+                "waited_s": round(waited, 3),
+            },
+        )
+
+    # --- one leg --------------------------------------------------------------------------------------------
+
+    def _feed(self, feed: recovery.Feed, request: StepRequest) -> recovery.Happening:
+        leg, hop = feed.leg, self._hop(feed.leg)
+        replayed = max(0, self.position - feed.begin) if feed.opens else 0
+        begun = time.monotonic()
+        if replayed:
+            chunks = -(-(feed.end - feed.begin) // self._chunk_of(leg.peer))
+            self._emit(ReplayStarted, hop=hop, tokens=replayed, chunks=chunks)
+        try:
+            self._send_all(feed, request)
+        except RequestInvalid:
+            raise
+        except Exception as error:  # noqa: BLE001 - everything a server can do to us; classify() names it
+            return self._failed(leg, error, begun)
+        self._router.report_success(leg.peer)
+        if replayed:
+            took_ms = (time.monotonic() - begun) * 1e3
+            self._emit(ReplayDone, hop=hop, tokens=replayed, took_ms=took_ms)
+            if self._failover is not None:
+                self._failover.replayed += replayed
+        return recovery.Fed(leg=leg.id, upto=feed.end)
+
+    def _send_all(self, feed: recovery.Feed, request: StepRequest) -> None:
+        begin = feed.begin
+        while begin < feed.end:
+            end = min(feed.end, begin + self._chunk_of(feed.leg.peer))
+            try:
+                outputs = self._send(feed, request, begin, end)
+            except TooManyTokens as error:
+                if end - begin == 1:
+                    raise RequestInvalid(
+                        f"a batch of {self._batch} is more than the servers take in one step",
+                        reasons=[str(error)],
+                        hints=["use a smaller batch", "raise max_batch_size in the swarm file"],
+                    ) from error
+                self._chunk_tokens[feed.leg.peer] = (end - begin) // 2
+                if not feed.opens:
+                    raise StreamSpent(
+                        "the server takes smaller requests, and ended the stream over this one"
+                    ) from error
+                self._drop_stream(feed.leg.id)
+                begin = 0
+                continue
+            self._histories.setdefault(feed.leg.blocks.end, History()).extend(begin, outputs)
+            begin = end
+
+    def _send(self, feed: recovery.Feed, request: StepRequest, begin: int, end: int) -> torch.Tensor:
+        leg = feed.leg
+        stream = self._streams.get(leg.id)
+        record = self._router.record_of(leg.peer)
+        message = encode_request(
+            request if begin == feed.begin else replace(request, order=None),
+            uids=self._router.block_uids[leg.blocks.start : leg.blocks.end],
+            blocks=leg.blocks,
+            hidden=self._histories[leg.blocks.start].read(begin, end),
+            begin=begin,
+            opens=stream is None,
+            replay=feed.opens,
+            max_length=self._max_length,
+            alloc_timeout_s=self._settings.alloc_timeout_s if feed.patient else 0.0,
+            wire_dtype=None if record is None else record.torch_dtype,
+        )
+
+        async def exchange() -> Any:
+            nonlocal stream
+            if stream is None:
+                stream = await ServerStream.open(
+                    self._router.state.p2p,
+                    PeerID.from_base58(leg.peer),
+                    timeout_s=self._settings.connect_timeout_s,
+                )
+                self._streams[leg.id] = stream
+            patience = self._settings.alloc_timeout_s if feed.patient else 0.0
+            return await stream.exchange(message, timeout_s=self._settings.step_timeout_s + patience, sent=sent)
+
+        def sent() -> None:
+            if self._on_request is not None:
+                self._on_request(self._hop(leg), begin, feed.opens and self.position > 0)
+
+        response = _result(RemoteExpertWorker.run_coroutine(exchange(), return_future=True))
+        self._used_at[leg.id] = time.monotonic()
+        outputs: torch.Tensor = deserialize_torch_tensor(response.tensors[0])
+        if outputs.shape[:2] != (self._batch, end - begin):
+            raise ValueError(f"asked for {[self._batch, end - begin]} positions, got {list(outputs.shape[:2])}")
+        return outputs
+
+    def _failed(self, leg: Leg, error: Exception, begun: float) -> recovery.Happening:
+        now = time.monotonic()
+        idle_s = begun - self._used_at.get(leg.id, begun)
+        in_flight = leg.id in self._streams
+        failure = classify(error, idle_s=idle_s, within_s=self._limit_of(leg))
+        hop = self._hop(leg)
+        self._lost.append(hop)
+        self._drop_stream(leg.id)
+        self._router.report_failure(leg.peer, failure.kind)
+        if self._failover is None:
+            self._failover = _Failover(since=now, failed=[])
+        if failure.kind is not FailureKind.EXPIRED:
+            self._failover.failed.append(leg.peer)
+        self._emit(
+            PeerFailed,
+            hop=hop,
+            kind=failure.kind.value,
+            reason=failure.reason,
+            position=self.position,
+            in_flight=in_flight,
+            detect_ms=(now - begun) * 1e3,
+        )
+        return recovery.LegFailed(leg=leg.id, kind=failure.kind)
+
+    def _limit_of(self, leg: Leg) -> float:
+        settings = self._settings
+        return settings.step_timeout_s if leg.id in self._streams else settings.connect_timeout_s
+
+    def _chunk_of(self, peer: PeerId) -> int:
+        """Positions a request to `peer` may carry: the limit counts tokens of all sequences."""
+        per_sequence = max(1, self._settings.replay_chunk_tokens // (self._batch or 1))
+        return self._chunk_tokens.get(peer, per_sequence)
+
+    # --- streams and names ----------------------------------------------------------------------------------
+
+    def _drop_stream(self, leg_id: int) -> None:
+        stream = self._streams.pop(leg_id, None)
+        self._used_at.pop(leg_id, None)
+        if stream is not None:
+            RemoteExpertWorker.run_coroutine(stream.close(), return_future=True).result(_CLOSE_S)
+
+    def _close_streams_without_leg(self) -> None:
+        alive = {leg.id for leg in self._state.legs}
+        for leg_id in [leg_id for leg_id in self._streams if leg_id not in alive]:
+            self._drop_stream(leg_id)
+
+    def _hop(self, leg: Leg) -> Hop:
+        return Hop(blocks=leg.blocks, peer=leg.peer, node=self._names.get(leg.peer))
+
+    def _label(self, peer: PeerId) -> str:
+        return str(self._names.get(peer) or f"…{peer[-6:]}")
+
+    def _emit(self, fact: type, /, **values: object) -> None:
+        self._sink(fact(at_s=time.monotonic() - self._began, **values))
+
+
+def _result(future: Future[Any]) -> Any:
+    """The future's result; an interrupt of the waiting thread cancels what it waited for."""
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise

@@ -1,0 +1,73 @@
+"""One inference stream to one server, read by us: its end is an error at once.
+
+hivemind's client, when the stream ends, waits for its own writer, which waits for a request that never comes (its
+`P2P._iterate_protobuf_stream_handler`); a death in mid-step then shows only when the request times out. Here one
+request is written and one answer is read, on the raw stream that hivemind offers for that.
+
+To go: hivemind raises when a stream ends before the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from hivemind.p2p import P2P, PeerID
+from hivemind.proto import runtime_pb2
+
+from swarmctl.upstream.failures import ServerError
+
+HANDLER = "TransformerConnectionHandler.rpc_inference"
+
+
+class ServerStream:
+    """An open stream. All methods run on the event loop of the `P2P` it was opened with."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.answered_at: float | None = None
+
+    @classmethod
+    async def open(cls, p2p: P2P, peer: PeerID, *, timeout_s: float) -> ServerStream:
+        """Dial `peer` and open a stream.
+
+        Raises:
+            asyncio.TimeoutError, P2PDaemonError: see `failures.classify`.
+        """
+        _, reader, writer = await asyncio.wait_for(p2p.call_binary_stream_handler(peer, HANDLER), timeout_s)
+        return cls(reader, writer)
+
+    async def exchange(
+        self, request: runtime_pb2.ExpertRequest, *, timeout_s: float, sent: Callable[[], None] | None = None
+    ) -> runtime_pb2.ExpertResponse:
+        """Send one request and read its answer. `sent` is called when the request has left, before any answer.
+
+        Raises:
+            EOFError, ConnectionError, asyncio.TimeoutError, ServerError: see `failures.classify`.
+        """
+        return await asyncio.wait_for(self._exchange(request, sent), timeout_s)
+
+    async def _exchange(
+        self, request: runtime_pb2.ExpertRequest, sent: Callable[[], None] | None
+    ) -> runtime_pb2.ExpertResponse:
+        await P2P.send_protobuf(request, self._writer)
+        if sent is not None:
+            sent()
+        response, error = await P2P.receive_protobuf(runtime_pb2.ExpertResponse, self._reader)
+        if error is not None:
+            raise ServerError(error.message)
+        if response is None:
+            raise EOFError("the server ended the stream")
+        self.answered_at = asyncio.get_running_loop().time()
+        return response
+
+    async def close(self) -> None:
+        """End the stream without waiting for the peer, which may be gone; a server frees its cache when it sees the end."""
+        with suppress(ConnectionError, RuntimeError, OSError):
+            # An empty request is petals' way to end a session in order; it is buffered, not awaited.
+            payload = runtime_pb2.ExpertRequest().SerializeToString()
+            self._writer.write(P2P.MESSAGE_MARKER + len(payload).to_bytes(P2P.HEADER_LEN, P2P.BYTEORDER) + payload)
+        with suppress(ConnectionError, RuntimeError, OSError):
+            self._writer.close()

@@ -1,0 +1,149 @@
+"""`render` writes every default, and what it writes loads to the same swarm."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmctl.config import render, validate_text
+from swarmctl.config.durations import format_duration, parse_duration
+from swarmctl.config.schema import section_keys
+
+_words = st.text(string.ascii_letters + string.digits + "_-", min_size=1, max_size=8)
+# Words that some YAML reader takes for something else than text.
+_odd = st.sampled_from(["no", "on", "null", "1e5", "1_000", "0o14", "1:30", "true", "0x1f", "12", "1.5", "=", "<<"])
+_names = st.one_of(_words, _odd).filter(lambda name: name[0] not in "-=<" and ":" not in name)
+_durations = st.one_of(
+    st.integers(1, 10_000).map(lambda n: f"{n}ms"),
+    st.integers(1, 8000).map(lambda n: f"{n}h"),
+    st.floats(0.001, 10_000, allow_nan=False),
+)
+_counts = st.one_of(st.none(), st.integers(1, 100_000))
+_settings: dict[str, st.SearchStrategy[Any]] = {
+    "torch_dtype": st.sampled_from(["auto", "float32", "bfloat16"]),
+    "attn_cache_tokens": _counts,
+    "inference_max_length": _counts,
+    "max_batch_size": _counts,
+    "update_period": _durations,
+    "step_timeout": _durations,
+    "session_timeout": _durations,
+    "num_handlers": st.integers(1, 64),
+    "throughput": st.one_of(st.none(), st.floats(1e-6, 1e9)),
+    "threads": _counts,
+}
+
+
+@st.composite
+def _files(draw: st.DrawFn) -> dict[str, Any]:
+    hosts = draw(st.lists(_names.filter(lambda name: name[0] != "_"), min_size=1, max_size=3, unique=True))
+    cards = {host: draw(st.lists(st.integers(0, 7), max_size=3, unique=True)) for host in hosts}
+    nodes: dict[str, Any] = {}
+    for index in range(draw(st.integers(1, 4))):
+        host = draw(st.sampled_from(hosts))
+        card = {"gpu": cards[host].pop()} if cards[host] else {"device": "cpu"}
+        own = draw(st.fixed_dictionaries({}, optional=_settings))
+        nodes[f"n{index}"] = {"host": host, "blocks": "0:6", "port": draw(st.none() | st.just(4000 + index)), **card, **own}
+    used = {name: [node["gpu"] for node in nodes.values() if node["host"] == name and "gpu" in node] for name in hosts}
+    return {
+        "version": 1,
+        "swarm": draw(_names),
+        "model": {"source": "me/tiny", "blocks": 6, "hidden_size": 64, "revision": draw(st.none() | _names)},
+        "redundancy": {"min": 1, "target": draw(st.integers(1, 5)), "by": draw(st.sampled_from(["gpu", "host", "rack"]))},
+        "defaults": draw(st.fixed_dictionaries({}, optional=_settings)),
+        "hosts": {
+            name: {
+                "connect": "local",
+                "gpus": [*cards[name], *used[name]],
+                "rack": draw(st.none() | _names),
+                "zone": draw(st.none() | _names),
+                "python": draw(st.none() | st.just("~/my env/bin/python: # \"3\"")),
+            }
+            for name in hosts
+        },
+        "bootstrap": [{"host": draw(st.sampled_from(hosts))} for _ in range(draw(st.integers(1, 2)))],
+        "nodes": nodes,
+        "client": {"step_timeout": draw(_durations), "max_length": draw(_counts), "allow_strangers": draw(st.booleans())},
+    }
+
+
+@given(_files())
+def test_what_is_rendered_loads_to_an_equal_swarm(file: dict[str, Any]) -> None:
+    # JSON is YAML, and quotes every text, so that only `render` is on trial here.
+    text = yaml.dump(file, default_style='"', sort_keys=False) if False else _as_json(file)
+    spec, findings = validate_text(text, "swarm.yaml", Path("/nowhere"))
+    assert spec is not None, [str(finding) for finding in findings]
+    rendered = render(spec)
+    again, findings = validate_text(rendered, "swarm.yaml", Path("/elsewhere"))
+    assert again == spec, (rendered, [str(finding) for finding in findings])
+    assert render(again) == rendered
+
+
+def _as_json(value: Any) -> str:
+    import json
+
+    return json.dumps(value)
+
+
+def test_everything_is_written_out() -> None:
+    text = "version: 1\nswarm: lab\nmodel: {source: bigscience/bloom-560m}\nnodes: {a: {blocks: 0:24}}\n"
+    spec, _ = validate_text(text, "swarm.yaml", Path("/nowhere"))
+    assert spec is not None
+    tree = yaml.safe_load(render(spec))
+    keys = section_keys()
+    assert tuple(tree) == keys[""]
+    assert tuple(tree["model"]) == keys["model"]
+    assert tuple(tree["defaults"]) == keys["defaults"]
+    assert tuple(tree["client"]) == keys["client"]
+    assert tuple(tree["redundancy"]) == keys["redundancy"]
+    assert tuple(tree["bootstrap"][0]) == keys["bootstrap[]"]
+    assert set(tree["hosts"]["here"]) == set(keys["hosts.*"]) - {"ssh"}
+    assert tree["nodes"] == {"a": {"host": "here", "gpu": None, "blocks": "0:24", "port": None}}
+    assert tree["defaults"]["update_period"] == "10s"
+    assert tree["defaults"]["session_timeout"] == "24h"
+
+
+def test_settings_that_most_nodes_share_are_defaults_and_the_others_overrides() -> None:
+    text = (
+        "version: 1\nswarm: lab\nmodel: {source: bigscience/bloom-560m}\ndefaults: {threads: 8}\nnodes:\n"
+        "  a: {blocks: 0:24, threads: 1}\n  b: {blocks: 0:24, threads: 1}\n  c: {blocks: 0:24, threads: null}\n"
+    )
+    spec, _ = validate_text(text, "swarm.yaml", Path("/nowhere"))
+    assert spec is not None
+    tree = yaml.safe_load(render(spec))
+    assert tree["defaults"]["threads"] == 1
+    assert [node.get("threads", "default") for node in tree["nodes"].values()] == ["default", "default", None]
+
+
+@given(st.floats(0.001, 3e7, allow_nan=False))
+def test_a_duration_survives_being_written(seconds: float) -> None:
+    assert parse_duration(format_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds", "shortest"),
+    [
+        ("250ms", 0.25, "250ms"),
+        ("10s", 10.0, "10s"),
+        ("90s", 90.0, "90s"),
+        ("5m", 300.0, "5m"),
+        ("1.5h", 5400.0, "90m"),
+        ("86400s", 86400.0, "24h"),
+        (7, 7.0, "7s"),
+        (0.0015, 0.0015, 0.0015),
+    ],
+)
+def test_durations_are_read_and_written(written: object, seconds: float, shortest: object) -> None:
+    assert parse_duration(written) == seconds
+    assert format_duration(seconds) == shortest
+
+
+@pytest.mark.parametrize("written", ["", "s", "10", "10 parsecs", "-1s", "1e3s", True, None, float("nan"), 0, 1e9, "9000h"])
+def test_what_is_no_duration_is_refused(written: object) -> None:
+    with pytest.raises(ValueError, match=r"is not a duration|is out of range"):
+        parse_duration(written)
