@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -82,26 +83,29 @@ def show_help(ctx: typer.Context) -> None:
         typer.echo(ctx.get_help())
 
 
-app.command("init")(init.init)
-app.add_typer(config_commands.group, name="config", callback=show_help, invoke_without_command=True)
-app.add_typer(model.group, name="model", callback=show_help, invoke_without_command=True)
-app.command("plan")(up.plan)
-app.command("up")(up.up)
-app.command("down")(down.down)
-app.command("restart")(restart.restart)
-app.command("status")(status.status)
-app.command("ps")(ps.ps)
-app.command("logs")(logs.logs)
-app.command("kill")(kill.kill)
-app.command("generate")(generate.generate)
-app.add_typer(verify.group, name="verify", callback=show_help, invoke_without_command=True)
-app.command("doctor")(doctor.doctor)
-app.command("version")(version.version)
+app.command("init", short_help="Write a swarm file to start from.")(init.init)
+app.command("plan", short_help="Show what `up` would do, and why.")(up.plan)
+app.command("up", short_help="Start what the file declares; wait until it serves.")(up.up)
+app.command("down", short_help="Stop the swarm, or nodes of it, and leave nothing.")(down.down)
+app.command("restart", short_help="Restart nodes one after the other.")(restart.restart)
+app.command("status", short_help="Show what serves what, and how sure that is.")(status.status)
+app.command("ps", short_help="List the processes on the hosts.")(ps.ps)
+app.command("logs", short_help="Print what nodes have written.")(logs.logs)
+app.command("kill", short_help="Crash a node on purpose, for drills.")(kill.kill)
+app.command("generate", short_help="Generate text, through the death of servers.")(generate.generate)
+app.command("doctor", short_help="Check whether this machine can run a swarm.")(doctor.doctor)
+app.command("version", short_help="Print versions.")(version.version)
+for _name, _group in (("config", config_commands.group), ("verify", verify.group), ("model", model.group)):
+    app.add_typer(_group, name=_name, callback=show_help, invoke_without_command=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program. Ends the process with the exit code of `swarmctl.errors.ExitCode`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # A character that the terminal cannot show must not end the program.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(execute(words, Run.of_process()))
 
 

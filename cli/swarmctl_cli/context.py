@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -33,6 +33,7 @@ class Run:
     """Made once in `app`, filled in by the options before and after the verb, and read by the command.
 
     `interrupt_note`: what the user is told after Ctrl-C; a command sets it before it changes anything.
+    `open_site` makes a site of a spec, the state folder and the run folder; None: the hosts as they are.
     """
 
     out: Output
@@ -44,6 +45,7 @@ class Run:
     dry_run: bool = False
     timeout_s: float | None = None
     interrupt_note: str | None = None
+    open_site: Callable[[SwarmSpec, Path, Path], Site] | None = None
     _spec: SwarmSpec | None = field(default=None, repr=False)
 
     @classmethod
@@ -57,8 +59,9 @@ class Run:
         """Where swarms keep their files on this machine."""
         if self.env.get("SWARMCTL_STATE"):
             return Path(self.env["SWARMCTL_STATE"]).expanduser().absolute()
-        base = self.env.get("XDG_STATE_HOME")
-        return (Path(base) if base else self.home / ".local" / "state") / "swarmctl"
+        base = self.env.get("XDG_STATE_HOME", "")
+        # The rules of XDG: a relative folder is to be ignored.
+        return (Path(base) if base.startswith("/") else self.home / ".local" / "state") / "swarmctl"
 
     @property
     def run_folder(self) -> Path:
@@ -128,10 +131,13 @@ class Run:
         return self._spec
 
     def site(self) -> Site:
-        """The swarm with the means to reach its hosts."""
-        from swarmctl.operations.site import open_site
+        """The swarm with the means to reach its hosts.
 
-        return open_site(self.spec(), self.state_folder.absolute(), self.run_folder, python=sys.executable)
+        Raises:
+            ConfigError: as `spec`.
+            UsageError: when a host cannot be reached in any way that is known, or a folder does not do.
+        """
+        return (self.open_site or _open_site)(self.spec(), self.state_folder, self.run_folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +178,12 @@ def absorb(run: Run, given: Given) -> None:
     run.verbose = max(run.verbose, given.verbose)
     run.yes, run.dry_run = run.yes or given.yes, run.dry_run or given.dry_run
     run.timeout_s = given.timeout if given.timeout is not None else run.timeout_s
+
+
+def _open_site(spec: SwarmSpec, state: Path, run: Path) -> Site:
+    from swarmctl.operations.site import open_site
+
+    return open_site(spec, state, run, python=sys.executable)
 
 
 def _configure_logging(run: Run) -> None:

@@ -104,9 +104,7 @@ def is_replaceable(folder: Path) -> bool:
 
 
 @contextmanager
-def building(
-    folder: Path, *, origin: Mapping[str, str] | None = None, clock: Clock | None = None
-) -> Iterator[Path]:
+def building(folder: Path, *, origin: Mapping[str, str] | None = None, clock: Clock | None = None) -> Iterator[Path]:
     """`exclusive` and `replacing` in one: the usual way to build a checkpoint."""
     with exclusive(folder, clock=clock), replacing(folder, origin=origin) as partial:
         yield partial

@@ -1,4 +1,4 @@
-"""`python -m swarmctl.node --launch LAUNCH.json [--lock-fd N] [--child ARG …]`: run one node until it ends.
+"""`python -m swarmctl.node --launch LAUNCH.json [--lock-fd N] [--grace S] [--child ARG …]`: run one node.
 
 Exits 0 after a stop that was asked for, 1 when the node ended by itself or could not start, 9 when another runner
 has the node.
@@ -14,7 +14,7 @@ from pathlib import Path
 from swarmctl import locks
 from swarmctl.errors import ExitCode
 from swarmctl.node.log import RotatingLog
-from swarmctl.node.runner import Runner
+from swarmctl.node.runner import GRACE_S, Runner
 from swarmctl.store import NodeFiles, read_launch
 
 
@@ -23,6 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m swarmctl.node")
     parser.add_argument("--launch", type=Path, required=True)
     parser.add_argument("--lock-fd", type=int)
+    parser.add_argument("--grace", type=float, default=GRACE_S)
     parser.add_argument("--child", nargs=argparse.REMAINDER, default=None)
     options = parser.parse_args()
     folder: Path = options.launch.resolve().parent
@@ -37,7 +38,7 @@ def main() -> int:
     os.chdir(folder)
     files = NodeFiles(folder=folder, sockets=Path(launch.sockets))
     with RotatingLog(files.log, descriptors=(1, 2)) as log:
-        return Runner(launch=launch, files=files, child=options.child, log=log).run()
+        return Runner(launch=launch, files=files, child=options.child, log=log, grace_s=options.grace).run()
 
 
 def _lock(path: Path, inherited: int | None) -> int | None:

@@ -33,14 +33,23 @@ STOPPED = "stopped"
 class Runner:
     """Runs one node once. The caller holds the node's lock and stands in its folder.
 
-    `child` replaces the command line of the child program.
+    `child` replaces the command line of the child program. `grace_s`: from SIGTERM to SIGKILL.
     """
 
-    def __init__(self, *, launch: Launch, files: NodeFiles, child: Sequence[str] | None, log: RotatingLog) -> None:
+    def __init__(
+        self,
+        *,
+        launch: Launch,
+        files: NodeFiles,
+        child: Sequence[str] | None,
+        log: RotatingLog,
+        grace_s: float = GRACE_S,
+    ) -> None:
         self._launch = launch
         self._files = files
         self._child = child
         self._log = log
+        self._grace_s = grace_s
         self._status: int | None = None
         self._pump: Pump | None = None
         pid = os.getpid()
@@ -124,7 +133,7 @@ class Runner:
             now = time.monotonic()
             if got is not None and got.si_signo != signal.SIGCHLD:
                 # Asked a second time: somebody is in a hurry.
-                kill_at = now if kill_at is not None else now + GRACE_S
+                kill_at = now if kill_at is not None else now + self._grace_s
                 self._ask_child_to_stop()
             if kill_at is not None and now >= kill_at:
                 break
@@ -168,7 +177,7 @@ class Runner:
 
     def _how_it_ended(self, *, unanswered: bool) -> str:
         if self._record.asked_to_stop:
-            return f"killed after {GRACE_S:g} s without an answer to SIGTERM" if unanswered else STOPPED
+            return f"killed after {self._grace_s:g} s without an answer to SIGTERM" if unanswered else STOPPED
         order = store.read_kill_order(self._files)
         if order is not None and (order.child_pid, order.child_started) == (
             self._record.child_pid,

@@ -21,7 +21,11 @@ _STATES = {0: PeerState.OFFLINE, 1: PeerState.JOINING, 2: PeerState.ONLINE}  # p
 
 @dataclass(frozen=True, kw_only=True)
 class ServerRecord:
-    """One peer's newest record; `cache_tokens_left` as it is announced, see `cache_room`. `expires_at`: DHT time, which is UTC epoch seconds as the bootstrap peers see it."""
+    """One peer's newest record.
+
+    `cache_tokens_left` is what it announces, see `cache_room`. `expires_at` is DHT time: UTC epoch seconds as the
+    bootstrap peers see it.
+    """
 
     peer: PeerId
     state: PeerState

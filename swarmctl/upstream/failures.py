@@ -7,10 +7,11 @@ matches nothing is BROKEN: another server is asked, and when all say so the reco
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swarmctl.errors import RequestInvalid
-from swarmctl.recovery import FailureKind
+from swarmctl.errors import RecoveryFailed, RequestInvalid
+from swarmctl.recovery import FailureKind, GiveUp
 
 # A healthy server ends a stream that was idle for its step_timeout, without a word. A stream that ends within this
 # many seconds of its last answer is not such a case; petals' own default is 300 s, ours 3600 s.
@@ -69,6 +70,25 @@ def classify(error: BaseException, *, idle_s: float = 0.0, within_s: float = 0.0
             return Failure(kind=FailureKind.EXPIRED, reason=f"stream ended after {idle_s:.0f} s without a step")
         return Failure(kind=FailureKind.LOST, reason="connection closed")
     return _classify_text(error, str(error))
+
+
+def gave_up(verdict: GiveUp, *, position: int, waited_s: float, limit_s: float, tried: Sequence[str]) -> RecoveryFailed:
+    """The error of a session that found nobody; `tried` holds one line a server that was asked."""
+    if verdict.hopeless:
+        why = "every server of these blocks answered with an error"
+    else:
+        why = f"waited {waited_s:.1f} s for a server (recover_timeout {limit_s:g} s)"
+    return RecoveryFailed(
+        f"no server for blocks {verdict.need} at position {position}",
+        reasons=[why, *tried],
+        hints=["swarmctl status", "swarmctl up"],
+        context={
+            "blocks": str(verdict.need),
+            "position": position,
+            "tried": list(verdict.tried),
+            "waited_s": round(waited_s, 3),
+        },
+    )
 
 
 def _classify_text(error: BaseException, text: str) -> Failure:

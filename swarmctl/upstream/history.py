@@ -67,9 +67,9 @@ class History:
         chunk_end = self.end
         for index in range(len(self._chunks) - 1, -1, -1):
             while orders and orders[-1][0] > index:
-                newer = orders.pop()[1]
+                older = orders.pop()[1]
                 # cache[p1][p2] == cache[p1[p2]]: an older order is looked up by the newer ones
-                order = newer if order is None else newer[order]
+                order = older if order is None else older[order]
             chunk = self._chunks[index]
             chunk_begin = chunk_end - chunk.shape[1]
             low, high = max(begin, chunk_begin), min(end, chunk_end)

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from hivemind.compression import deserialize_torch_tensor
-from hivemind.moe.client.remote_expert_worker import RemoteExpertWorker
-from hivemind.p2p import PeerID
 from petals.client.inference_session import InferenceSession
 from petals.utils.misc import is_dummy
 
 from swarmctl import recovery
 from swarmctl.blocks import NodeName, PeerId
-from swarmctl.errors import RecoveryFailed, RequestInvalid
+from swarmctl.errors import RequestInvalid
 from swarmctl.events import (
     EventSink,
     Hop,
@@ -37,30 +32,18 @@ from swarmctl.events import (
 )
 from swarmctl.recovery import FailureKind, Leg
 from swarmctl.routing import NoRoute
-from swarmctl.upstream.failures import StreamSpent, TooManyTokens, classify
+from swarmctl.upstream.failures import StreamSpent, TooManyTokens, classify, gave_up
 from swarmctl.upstream.history import History
+from swarmctl.upstream.legs import LegStreams, SessionSettings
 from swarmctl.upstream.requests import StepRequest, encode_request
 from swarmctl.upstream.router import Router
-from swarmctl.upstream.stream import ServerStream
 
 # How often a session without a route looks at the DHT again; a read of a private swarm takes a few milliseconds.
 _LOOK_AGAIN_S = 0.5
 _SAY_WAITING_S = 5.0
-_CLOSE_S = 2.0
 
 RequestHook = Callable[[Hop, int, bool], None]
 """Called with (hop, position, replay) when a request has left and before its answer; for drills."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionSettings:
-    """Limits of one session. Seconds end in `_s`; see `spec.ClientSpec` for what each is for."""
-
-    connect_timeout_s: float = 3.0
-    step_timeout_s: float = 15.0
-    recover_timeout_s: float = 60.0
-    alloc_timeout_s: float = 10.0
-    replay_chunk_tokens: int = 512
 
 
 @dataclass
@@ -102,13 +85,12 @@ class RecoverableSession(InferenceSession):
         self._on_request = on_request
         self._state = recovery.SessionState(num_blocks=len(sequence_manager))
         self._histories: dict[int, History] = {0: History()}
-        self._streams: dict[int, ServerStream] = {}
-        self._used_at: dict[int, float] = {}
-        self._chunk_tokens: dict[PeerId, int] = {}
+        self._legs = LegStreams(sequence_manager.state.p2p, self._settings)
         self._batch: int | None = None
         self._deep_prompts: torch.Tensor | None = None
         self._began = time.monotonic()
         self._steps = 0
+        self._feeding: int | None = None
         self._lost: list[Hop] = []
         self._failover: _Failover | None = None
         self._waiting_since: float | None = None
@@ -126,7 +108,7 @@ class RecoverableSession(InferenceSession):
         self._state = recovery.rolled_back(self._state, position)
         for history in self._histories.values():
             history.truncate(position)
-        self._close_streams_without_leg()
+        self._legs.keep_only(self._state.legs)
 
     @property
     def route(self) -> tuple[Hop, ...]:
@@ -151,6 +133,7 @@ class RecoverableSession(InferenceSession):
             self._deep_prompts = prompts.detach().cpu()
         self._batch = inputs.shape[0]
         begun = time.monotonic()
+        before = frozenset(self._histories)
         if order is not None:
             for history in self._histories.values():
                 history.reorder(order)
@@ -160,7 +143,7 @@ class RecoverableSession(InferenceSession):
         try:
             self._perform(request, tokens=inputs.shape[1])
         except BaseException:
-            self._abort(order is not None)
+            self._abort(before, reordered=order is not None)
             raise
         self._finish(begun, tokens=inputs.shape[1])
         return outputs.read(outputs.base, outputs.end).to(device=inputs.device, dtype=inputs.dtype)
@@ -170,7 +153,7 @@ class RecoverableSession(InferenceSession):
         if not self._closed:
             self._closed = True
             self._state = recovery.SessionState(num_blocks=self._state.num_blocks)
-            self._close_streams_without_leg()
+            self._legs.keep_only(self._state.legs)
             self._histories.clear()
 
     def __del__(self) -> None:
@@ -242,14 +225,17 @@ class RecoverableSession(InferenceSession):
             StepDone, step=self._steps, position=self.position, tokens=tokens, batch=self._batch or 0, took_ms=took_ms
         )
 
-    def _abort(self, reordered: bool) -> None:
-        self._advance(recovery.StepAborted())
+    def _abort(self, before: frozenset[int], *, reordered: bool) -> None:
+        """Back to where the step began. Boundaries that it made are forgotten: their sequences are in a new order."""
+        self._advance(recovery.StepAborted(in_flight=self._feeding))
+        self._feeding = None
+        self._histories = {at: held for at, held in self._histories.items() if at in before}
         self._histories.pop(len(self._router), None)
         for history in self._histories.values():
             history.truncate(self.position)
             if reordered:
                 history.undo_reorder()
-        self._close_streams_without_leg()
+        self._legs.keep_only(self._state.legs)
 
     def _find(self, wanted: recovery.FindRoute) -> recovery.Happening:
         begun = time.monotonic()
@@ -287,23 +273,9 @@ class RecoverableSession(InferenceSession):
     def _give_up(self, verdict: recovery.GiveUp) -> None:
         waited = 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
         self._emit(RecoveryGivenUp, blocks=verdict.need, position=self.position, tried=verdict.tried, waited_s=waited)
-        tried = [f"{self._label(peer)}: {kind.value}" for peer, kind in self._state.failures[-6:]]
-        why = (
-            "every server of these blocks answered with an error"
-            if verdict.hopeless
-            else f"waited {waited:.1f} s for a server (recover_timeout {self._settings.recover_timeout_s:g} s)"
-        )
-        raise RecoveryFailed(
-            f"no server for blocks {verdict.need} at position {self.position}",
-            reasons=[why, *dict.fromkeys(tried)],
-            hints=["swarmctl status", "swarmctl up"],
-            context={
-                "blocks": str(verdict.need),
-                "position": self.position,
-                "tried": list(verdict.tried),
-                "waited_s": round(waited, 3),
-            },
-        )
+        tried = dict.fromkeys(f"{self._label(peer)}: {kind.value}" for peer, kind in self._state.failures[-6:])
+        limit_s = self._settings.recover_timeout_s
+        raise gave_up(verdict, position=self.position, waited_s=waited, limit_s=limit_s, tried=tuple(tried))
 
     # --- one leg --------------------------------------------------------------------------------------------
 
@@ -312,14 +284,16 @@ class RecoverableSession(InferenceSession):
         replayed = max(0, self.position - feed.begin) if feed.opens else 0
         begun = time.monotonic()
         if replayed:
-            chunks = -(-(feed.end - feed.begin) // self._chunk_of(leg.peer))
+            chunks = -(-(feed.end - feed.begin) // self._chunk_of(leg))
             self._emit(ReplayStarted, hop=hop, tokens=replayed, chunks=chunks)
+        self._feeding = leg.id
         try:
             self._send_all(feed, request)
         except RequestInvalid:
             raise
         except Exception as error:  # noqa: BLE001 - everything a server can do to us; classify() names it
-            return self._failed(leg, error, begun)
+            return self._failed(feed, error, begun)
+        self._feeding = None
         self._router.report_success(leg.peer)
         if replayed:
             took_ms = (time.monotonic() - begun) * 1e3
@@ -331,7 +305,7 @@ class RecoverableSession(InferenceSession):
     def _send_all(self, feed: recovery.Feed, request: StepRequest) -> None:
         begin = feed.begin
         while begin < feed.end:
-            end = min(feed.end, begin + self._chunk_of(feed.leg.peer))
+            end = min(feed.end, begin + self._chunk_of(feed.leg))
             try:
                 outputs = self._send(feed, request, begin, end)
             except TooManyTokens as error:
@@ -341,12 +315,12 @@ class RecoverableSession(InferenceSession):
                         reasons=[str(error)],
                         hints=["use a smaller batch", "raise max_batch_size in the swarm file"],
                     ) from error
-                self._chunk_tokens[feed.leg.peer] = (end - begin) // 2
+                self._legs.halve_chunk(feed.leg.peer, end - begin)
                 if not feed.opens:
                     raise StreamSpent(
                         "the server takes smaller requests, and ended the stream over this one"
                     ) from error
-                self._drop_stream(feed.leg.id)
+                self._legs.drop(feed.leg.id)
                 begin = 0
                 continue
             self._histories.setdefault(feed.leg.blocks.end, History()).extend(begin, outputs)
@@ -354,7 +328,6 @@ class RecoverableSession(InferenceSession):
 
     def _send(self, feed: recovery.Feed, request: StepRequest, begin: int, end: int) -> torch.Tensor:
         leg = feed.leg
-        stream = self._streams.get(leg.id)
         record = self._router.record_of(leg.peer)
         message = encode_request(
             request if begin == feed.begin else replace(request, order=None),
@@ -362,44 +335,31 @@ class RecoverableSession(InferenceSession):
             blocks=leg.blocks,
             hidden=self._histories[leg.blocks.start].read(begin, end),
             begin=begin,
-            opens=stream is None,
+            opens=not self._legs.is_open(leg),
             replay=feed.opens,
             max_length=self._max_length,
             alloc_timeout_s=self._settings.alloc_timeout_s if feed.patient else 0.0,
             wire_dtype=None if record is None else record.torch_dtype,
         )
 
-        async def exchange() -> Any:
-            nonlocal stream
-            if stream is None:
-                stream = await ServerStream.open(
-                    self._router.state.p2p,
-                    PeerID.from_base58(leg.peer),
-                    timeout_s=self._settings.connect_timeout_s,
-                )
-                self._streams[leg.id] = stream
-            patience = self._settings.alloc_timeout_s if feed.patient else 0.0
-            return await stream.exchange(message, timeout_s=self._settings.step_timeout_s + patience, sent=sent)
-
         def sent() -> None:
             if self._on_request is not None:
                 self._on_request(self._hop(leg), begin, feed.opens and self.position > 0)
 
-        response = _result(RemoteExpertWorker.run_coroutine(exchange(), return_future=True))
-        self._used_at[leg.id] = time.monotonic()
-        outputs: torch.Tensor = deserialize_torch_tensor(response.tensors[0])
+        outputs = self._legs.send(leg, message, patient=feed.patient, sent=sent)
         if outputs.shape[:2] != (self._batch, end - begin):
             raise ValueError(f"asked for {[self._batch, end - begin]} positions, got {list(outputs.shape[:2])}")
         return outputs
 
-    def _failed(self, leg: Leg, error: Exception, begun: float) -> recovery.Happening:
+    def _failed(self, feed: recovery.Feed, error: Exception, begun: float) -> recovery.Happening:
+        leg, self._feeding = feed.leg, None
         now = time.monotonic()
-        idle_s = begun - self._used_at.get(leg.id, begun)
-        in_flight = leg.id in self._streams
-        failure = classify(error, idle_s=idle_s, within_s=self._limit_of(leg))
+        in_flight = self._legs.is_open(leg)
+        idle_s = max(0.0, self._legs.idle_s(leg) - (now - begun))
+        failure = classify(error, idle_s=idle_s, within_s=self._legs.limit_s(leg, patient=feed.patient))
         hop = self._hop(leg)
         self._lost.append(hop)
-        self._drop_stream(leg.id)
+        self._legs.drop(leg.id)
         self._router.report_failure(leg.peer, failure.kind)
         if self._failover is None:
             self._failover = _Failover(since=now, failed=[])
@@ -416,27 +376,10 @@ class RecoverableSession(InferenceSession):
         )
         return recovery.LegFailed(leg=leg.id, kind=failure.kind)
 
-    def _limit_of(self, leg: Leg) -> float:
-        settings = self._settings
-        return settings.step_timeout_s if leg.id in self._streams else settings.connect_timeout_s
-
-    def _chunk_of(self, peer: PeerId) -> int:
-        """Positions a request to `peer` may carry: the limit counts tokens of all sequences."""
-        per_sequence = max(1, self._settings.replay_chunk_tokens // (self._batch or 1))
-        return self._chunk_tokens.get(peer, per_sequence)
-
-    # --- streams and names ----------------------------------------------------------------------------------
-
-    def _drop_stream(self, leg_id: int) -> None:
-        stream = self._streams.pop(leg_id, None)
-        self._used_at.pop(leg_id, None)
-        if stream is not None:
-            RemoteExpertWorker.run_coroutine(stream.close(), return_future=True).result(_CLOSE_S)
-
-    def _close_streams_without_leg(self) -> None:
-        alive = {leg.id for leg in self._state.legs}
-        for leg_id in [leg_id for leg_id in self._streams if leg_id not in alive]:
-            self._drop_stream(leg_id)
+    def _chunk_of(self, leg: Leg) -> int:
+        # The server adds deep prompts to the first chunk, so that one must not be shorter than they are.
+        least = 1 if self._deep_prompts is None else self._deep_prompts.shape[2]
+        return max(least, self._legs.chunk_tokens(leg.peer, batch=self._batch or 1))
 
     def _hop(self, leg: Leg) -> Hop:
         return Hop(blocks=leg.blocks, peer=leg.peer, node=self._names.get(leg.peer))
@@ -446,12 +389,3 @@ class RecoverableSession(InferenceSession):
 
     def _emit(self, fact: type, /, **values: object) -> None:
         self._sink(fact(at_s=time.monotonic() - self._began, **values))
-
-
-def _result(future: Future[Any]) -> Any:
-    """The future's result; an interrupt of the waiting thread cancels what it waited for."""
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise

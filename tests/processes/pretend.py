@@ -1,8 +1,8 @@
 """A child program that behaves like a petals server or a bootstrap peer, without petals.
 
-It stands in its node's folder and reads `launch.json` there. The words in `pretend.txt` beside it change how it behaves:
+It stands in its node's folder and reads `launch.json` there. The words in `pretend.txt` beside it change what it does:
 stubborn (ignores SIGTERM), family (children and grandchildren), doomed (exits with code 3 while loading), mute (never
-online), escape (a grandchild in a session of its own), last-words (a line without an end before it exits).
+online), escape (a child in a session of its own), last-words (a line without an end before it exits).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     stopping = []
     signal.signal(signal.SIGINT, lambda *_: stopping.append(True))
     signal.signal(signal.SIGTERM, signal.SIG_IGN if "stubborn" in words else lambda *_: stopping.append(True))
-    print(f"pretending to be {launch.node}", flush=True)
+    say(f"pretending to be {launch.node}\n")
     if "family" in words:
         have_family()
     if "escape" in words:
@@ -38,9 +38,9 @@ def main() -> None:
     report("starting")
     report("loading", 0, 2)
     if "doomed" in words:
-        print("out of memory, or so", flush=True)
+        say("out of memory, or so\n")
         if "last-words" in words:
-            print("the very last words", end="", flush=True)
+            say("the very last words")
         sys.exit(3)
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -55,7 +55,12 @@ def main() -> None:
         if launch.kind == "bootstrap":
             observe(launch)
         time.sleep(0.05)
-    print("leaving in good order", flush=True)
+    say("leaving in good order\n")
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def have_family() -> None:

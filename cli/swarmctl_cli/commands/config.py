@@ -16,7 +16,7 @@ group = typer.Typer(help="Check and show the swarm file.", rich_markup_mode=None
 File = Annotated[Path | None, typer.Argument(metavar="FILE", show_default=False, help="Instead of -c FILE.")]
 
 
-@group.command()
+@group.command(short_help="Check the swarm file; every fault at once.")
 def validate(
     ctx: typer.Context, file: File = None, config: options.Config = None, output: options.Output = None
 ) -> None:
@@ -41,7 +41,7 @@ def validate(
     run.out.emit(data, human=lambda: Text(f"{run.config_path()} is valid: {summary}"))
 
 
-@group.command()
+@group.command(short_help="Print it with every default filled in.")
 def show(ctx: typer.Context, file: File = None, config: options.Config = None, output: options.Output = None) -> None:
     """Print the swarm file with every default filled in; the output is a valid swarm file.
 
@@ -65,7 +65,7 @@ def show(ctx: typer.Context, file: File = None, config: options.Config = None, o
     run.out.emit(yaml.safe_load(text), human=Text, names=[*spec.nodes])
 
 
-@group.command()
+@group.command(short_help="Print its JSON schema.")
 def schema(ctx: typer.Context) -> None:
     """Print the JSON schema of the swarm file, for editors that complete and check YAML.
 

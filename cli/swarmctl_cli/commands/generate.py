@@ -53,9 +53,7 @@ def generate(
     ] = None,
     events: Annotated[
         Path | None,
-        typer.Option(
-            "--events", metavar="FILE", show_default=False, help="Write every event to a file, as JSON lines."
-        ),
+        typer.Option("--events", metavar="FILE", show_default=False, help="Write each event to a file, as JSON lines."),
     ] = None,
     recover_timeout: Annotated[
         float | None,

@@ -25,7 +25,7 @@ Folder = Annotated[
 ]
 
 
-@group.command()
+@group.command(short_help="Write a small random checkpoint.")
 def tiny(
     ctx: typer.Context,
     family: Annotated[Family, typer.Option("--family", help="Llama 2 like StableBeluga2, or BLOOM.")] = Family.LLAMA,
@@ -45,7 +45,9 @@ def tiny(
     """
     run = run_of(ctx, Given(), kind="Model", has_names=True)
     from rich.text import Text
-    from swarmctl.operations.models import TinyShape, make_tiny
+    from swarmctl.operations.models import make_tiny
+
+    from swarmctl.models.tiny import TinyShape
 
     shape = TinyShape(
         family=family.value,
@@ -60,7 +62,7 @@ def tiny(
     run.out.emit(data, human=lambda: Text(f"wrote {path}: {blocks} {family.value} blocks"), names=[str(path)])
 
 
-@group.command("import")
+@group.command("import", short_help="Convert a GGUF file to a checkpoint.")
 def import_(
     ctx: typer.Context,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A GGUF file of a Llama model, or demo:smollm2.")],

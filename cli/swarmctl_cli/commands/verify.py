@@ -22,7 +22,7 @@ class Source(str, Enum):
     CONFIG = "config"
 
 
-@group.command()
+@group.command(short_help="Which nodes and hosts may be lost.")
 def redundancy(
     ctx: typer.Context,
     minimum: Annotated[

@@ -20,6 +20,9 @@ hosts:
 bootstrap: [{host: gpu-a, port: 31337}]
 """
 
+NO_SWARM_NAME = "is no swarm name; it takes up to 64 letters, digits, _ and -, and begins with no dash"
+NO_SSH = "is no ssh destination; write user@host, or a name from ~/.ssh/config"
+
 
 def faults(text: str, base: Path = Path("/nowhere")) -> list[str]:
     spec, findings = validate_text(text, "swarm.yaml", base)
@@ -43,7 +46,7 @@ SYNTAX = {
     "only comments": ("# nothing\n", ["1:1: the file is empty"]),
     "a list": ("- a\n", ["1:1: must be a mapping of keys, not a list"]),
     "text": ("hello\n", ['1:1: must be a mapping of keys, not "hello"']),
-    "nested too deeply": ("[" * 3000, ["1:1: the file is nested too deeply"]),
+    "nested too deeply": ("[" * 1000, ["1:1: the file is nested too deeply"]),
 }
 
 
@@ -124,11 +127,16 @@ FILE_FAULTS = {
     ),
     "everything missing": (
         "redundancy: {}\n",
-        ["1:1: version: is missing", "1:1: swarm: is missing", "1:1: model.source: is missing", "1:1: nodes: is missing"],
+        [
+            "1:1: version: is missing",
+            "1:1: swarm: is missing",
+            "1:1: model.source: is missing",
+            "1:1: nodes: is missing",
+        ],
     ),
     "swarm name": (
         f"version: 1\nswarm: my.swarm\n{MODEL}\n{NODES}",
-        ['2:8: swarm: "my.swarm" is no swarm name; it takes up to 64 letters, digits, _ and -, and begins with no dash'],
+        [f'2:8: swarm: "my.swarm" {NO_SWARM_NAME}'],
     ),
     "swarm name that is a number": (
         f"version: 1\nswarm: 2024\n{MODEL}\n{NODES}",
@@ -136,7 +144,7 @@ FILE_FAULTS = {
     ),
     "swarm name that is an option": (
         f"version: 1\nswarm: -x\n{MODEL}\n{NODES}",
-        ['2:8: swarm: "-x" is no swarm name; it takes up to 64 letters, digits, _ and -, and begins with no dash'],
+        [f'2:8: swarm: "-x" {NO_SWARM_NAME}'],
     ),
     "misspelt section": (
         f"version: 1\nswarm: lab\n{MODEL}\nnode:\n" + '  a: {blocks: "0:6"}\n',
@@ -158,7 +166,7 @@ FILE_FAULTS = {
         ],
     ),
     "shape that is not the model's": (
-        "version: 1\nswarm: lab\nmodel: {source: bigscience/bloom-560m, blocks: 6}\n" + 'nodes: {a: {blocks: "0:24"}}\n',
+        ('version: 1\nswarm: lab\nmodel: {source: bigscience/bloom-560m, blocks: 6}\nnodes: {a: {blocks: "0:24"}}\n'),
         ["3:48: model.blocks: 6 contradicts the checkpoint, which has 24"],
     ),
     "model that is no folder": (
@@ -197,10 +205,7 @@ FILE_FAULTS = {
         '  a0: {host: gpu-a, gpu: 0, blocks: "0:4"}\n'
         '  a1: {host: gpu-a, gpu: 1, blocks: "0:6"}\n'
         '  b0: {host: gpu-b, gpu: 0, blocks: "4:6"}\n',
-        [
-            "4:19: redundancy.min: blocks 0:4 can never have 2 replicas by host: "
-            "a0, a1 are on gpu-a; 1 more host needed"
-        ],
+        ["4:19: redundancy.min: blocks 0:4 can never have 2 replicas by host: a0, a1 are on gpu-a; 1 more host needed"],
     ),
     "port twice": (
         f'{HEAD}nodes:\n  a: {{blocks: "0:6", port: 4000}}\n  b: {{blocks: "0:6", port: 4000}}\n',
@@ -211,14 +216,18 @@ FILE_FAULTS = {
         ["6:28: nodes.a.port: port 4000 on host here is taken by bootstrap-0"],
     ),
     "port twice on one machine with two names": (
-        f"{HEAD}hosts: {{x: {{connect: local}}, y: {{connect: local}}}}\n"
-        "bootstrap: [{host: x, port: 4000}, {host: y, port: 4000}]\n"
-        'nodes: {a: {host: x, blocks: "0:6"}}\n',
+        (
+            f"{HEAD}hosts: {{x: {{connect: local}}, y: {{connect: local}}}}\n"
+            "bootstrap: [{host: x, port: 4000}, {host: y, port: 4000}]\n"
+            'nodes: {a: {host: x, blocks: "0:6"}}\n'
+        ),
         ["5:52: bootstrap[1].port: port 4000 on host y is taken by bootstrap-0"],
     ),
     "card twice": (
-        f"{HEAD}{TWO_HOSTS}nodes:\n"
-        '  a: {host: gpu-a, gpu: 1, blocks: "0:6"}\n  b: {host: gpu-a, gpu: 1, blocks: "0:6"}\n',
+        (
+            f"{HEAD}{TWO_HOSTS}nodes:\n"
+            '  a: {host: gpu-a, gpu: 1, blocks: "0:6"}\n  b: {host: gpu-a, gpu: 1, blocks: "0:6"}\n'
+        ),
         ["10:25: nodes.b.gpu: card 1 of host gpu-a is taken by a"],
     ),
     "only card twice": (
@@ -253,21 +262,25 @@ FILE_FAULTS = {
         ],
     ),
     "host forms": (
-        f"{HEAD}hosts:\n  a b: {{connect: local}}\n  c: {{}}\n  d: {{connect: local, ssh: x}}\n"
-        "  e: {ssh: -oProxyCommand=x}\n  f: {connect: local, address: a/b, gpus: [1, 1]}\n"
-        'bootstrap: [{host: c}]\nnodes: {n: {host: c, blocks: "0:6"}}\n',
+        (
+            f"{HEAD}hosts:\n  a b: {{connect: local}}\n  c: {{}}\n  d: {{connect: local, ssh: x}}\n"
+            "  e: {ssh: -oProxyCommand=x}\n  f: {connect: local, address: a/b, gpus: [1, 1]}\n"
+            'bootstrap: [{host: c}]\nnodes: {n: {host: c, blocks: "0:6"}}\n'
+        ),
         [
             '5:3: hosts.a b: "a b" is no host name; it takes letters, digits, dot, _ and -',
             "6:3: hosts.c: says neither connect: local nor ssh: user@host",
             "7:23: hosts.d.ssh: contradicts connect: local; keep one of the two",
-            '8:12: hosts.e.ssh: "-oProxyCommand=x" is no ssh destination; write user@host, or a name from ~/.ssh/config',
+            f'8:12: hosts.e.ssh: "-oProxyCommand=x" {NO_SSH}',
             '9:32: hosts.f.address: "a/b" is no address; write an IP address or a DNS name',
             "9:43: hosts.f.gpus: lists 1 twice",
         ],
     ),
     "one machine under two names": (
-        f"{HEAD}hosts:\n  a: {{ssh: x@192.0.2.1}}\n  b: {{ssh: x@192.0.2.1}}\n"
-        'bootstrap: [{host: a}]\nnodes: {n: {host: a, blocks: "0:6"}}\n',
+        (
+            f"{HEAD}hosts:\n  a: {{ssh: x@192.0.2.1}}\n  b: {{ssh: x@192.0.2.1}}\n"
+            'bootstrap: [{host: a}]\nnodes: {n: {host: a, blocks: "0:6"}}\n'
+        ),
         ["6:12: hosts.b.ssh: x@192.0.2.1 is host a already"],
     ),
     "bootstrap missing": (
@@ -279,12 +292,14 @@ FILE_FAULTS = {
         ["4:12: bootstrap: needs at least one entry"],
     ),
     "remote bootstrap on loopback": (
-        f'{HEAD}hosts: {{a: {{ssh: x@b, address: 127.0.0.1}}}}\nbootstrap: [{{host: a}}]\nnodes: {{n: {{blocks: "0:6"}}}}\n',
+        f"{HEAD}hosts: {{a: {{ssh: x@b, address: 127.0.0.1}}}}\nbootstrap: [{{host: a}}]\n{NODES}",
         ["4:23: hosts.a.address: 127.0.0.1 cannot be reached from other machines"],
     ),
     "local bootstrap that others cannot reach": (
-        f"{HEAD}hosts: {{here: {{connect: local}}, b: {{ssh: x@192.0.2.1}}}}\n"
-        'bootstrap: [{host: here}]\nnodes: {n: {host: b, blocks: "0:6"}}\n',
+        (
+            f"{HEAD}hosts: {{here: {{connect: local}}, b: {{ssh: x@192.0.2.1}}}}\n"
+            'bootstrap: [{host: here}]\nnodes: {n: {host: b, blocks: "0:6"}}\n'
+        ),
         ["4:9: hosts.here.address: 127.0.0.1 cannot be reached from other machines"],
     ),
     "keys of later versions": (
@@ -394,8 +409,10 @@ def test_a_checkpoint_stored_in_float16_needs_another_type_on_a_cpu(tmp_path: Pa
     (tmp_path / "m/config.json").write_text(f'{{"model_type": "llama", "torch_dtype": "float16", {shape}}}')
     head = "version: 1\nswarm: lab\nmodel: {source: m}\n"
     assert faults(head + NODES, tmp_path) == [
-        "swarm.yaml:3:17: model.source: the checkpoint is stored in float16, which petals refuses on a CPU, "
-        "and these nodes have no GPU: a"
+        (
+            "swarm.yaml:3:17: model.source: the checkpoint is stored in float16, which petals refuses on a CPU, "
+            "and these nodes have no GPU: a"
+        )
     ]
     assert faults(f"{head}{NODES}defaults: {{torch_dtype: float32}}\n", tmp_path) == []
 

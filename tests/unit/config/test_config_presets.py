@@ -138,4 +138,6 @@ def _defaults(schema: dict[str, Any]) -> dict[str, object]:
 def _written(declared: dict[str, Any]) -> str:
     default = declared["default"]
     is_duration = any("ms|s|m|h" in kind.get("pattern", "") for kind in declared.get("anyOf", ()))
-    return str(format_duration(default)) if is_duration else default if isinstance(default, str) else json.dumps(default)
+    return (
+        str(format_duration(default)) if is_duration else default if isinstance(default, str) else json.dumps(default)
+    )

@@ -94,26 +94,21 @@ def test_a_target_that_is_not_given_is_at_least_the_minimum() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "prefix"),
+    ("source", "blocks", "prefix"),
     [
-        ("petals-team/StableBeluga2", "StableBeluga2-hf"),
-        ("meta-llama/Llama-2-70b-hf", "Llama-2-70b-hf"),
-        ("bigscience/bloom-560m", "bigscience/bloom-560m-petals"),
-        ("tiiuae/falcon-40b", "falcon-40b"),
-        ("me/My.Model, blocks: 6, hidden_size: 64", "lab-My-Model"),
-        ("./folder.v2 x", "lab-folder-v2-x"),
+        ("petals-team/StableBeluga2", 80, "StableBeluga2-hf"),
+        ("meta-llama/Llama-2-70b-hf", 80, "Llama-2-70b-hf"),
+        ("bigscience/bloom-560m", 24, "bigscience/bloom-560m-petals"),
+        ("tiiuae/falcon-40b", 60, "falcon-40b"),
+        ("me/My.Model, blocks: 6, hidden_size: 64", 6, "lab-My-Model"),
+        ("./folder.v2 x", 6, "lab-folder-v2-x"),
     ],
 )
-def test_the_name_in_the_swarm_is_derived_from_the_model(tmp_path: Path, source: str, prefix: str) -> None:
+def test_the_name_in_the_swarm_is_derived_from_the_model(tmp_path: Path, source: str, blocks: int, prefix: str) -> None:
     checkpoint(tmp_path / "folder.v2 x")
-    text = f"version: 1\nswarm: lab\nmodel: {{source: {source}}}\nnodes: {{a: {{blocks: 0:6}}, b: {{blocks: 0:80}}}}\n"
-    _, findings = validate_text(text, "swarm.yaml", tmp_path)
-    blocks = next((f.message.split()[-2] for f in findings if "ends beyond" in f.message), "80")
-    spec = spec_of(text.replace("0:80", f"0:{blocks}").replace("float16", "float32") + _FLOAT32, tmp_path)
+    nodes = f"defaults: {{torch_dtype: float32}}\nnodes: {{a: {{blocks: 0:{blocks}}}}}\n"
+    spec = spec_of(f"version: 1\nswarm: lab\nmodel: {{source: {source}}}\n{nodes}", tmp_path)
     assert spec.model.dht_prefix == prefix
-
-
-_FLOAT32 = "defaults: {torch_dtype: float32}\n"
 
 
 def test_a_folder_is_relative_to_the_file_and_becomes_absolute(tmp_path: Path) -> None:
@@ -148,10 +143,10 @@ def test_load_raises_with_every_finding(tmp_path: Path) -> None:
 def test_load_says_what_is_wrong_with_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no swarm file"):
         load(tmp_path / "swarm.yaml")
-    with pytest.raises(ConfigError, match="cannot read .*: is a directory"):
+    with pytest.raises(ConfigError, match=r"cannot read .*: is a directory"):
         load(tmp_path)
     (tmp_path / "latin.yaml").write_bytes(b"swarm: caf\xe9\n")
-    with pytest.raises(ConfigError, match="the byte at offset 10 is 0xe9"):
+    with pytest.raises(ConfigError, match="byte 10 is 0xe9"):
         load(tmp_path / "latin.yaml")
 
 

@@ -1,0 +1,1 @@
+complete --command swarmctl --no-files --arguments "(env _SWARMCTL_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) swarmctl)" --condition "env _SWARMCTL_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) swarmctl"

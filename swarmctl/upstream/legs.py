@@ -1,0 +1,113 @@
+"""The open streams of a session, one a leg, and what has been learnt about their servers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hivemind.compression import deserialize_torch_tensor
+from hivemind.moe.client.remote_expert_worker import RemoteExpertWorker
+from hivemind.p2p import P2P, PeerID
+from hivemind.proto import runtime_pb2
+
+from swarmctl.blocks import PeerId
+from swarmctl.recovery import Leg
+from swarmctl.upstream.stream import ServerStream
+
+_CLOSE_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionSettings:
+    """Limits of one session. Seconds end in `_s`; see `spec.ClientSpec` for what each is for."""
+
+    connect_timeout_s: float = 3.0
+    step_timeout_s: float = 15.0
+    recover_timeout_s: float = 60.0
+    alloc_timeout_s: float = 10.0
+    replay_chunk_tokens: int = 512
+
+
+class LegStreams:
+    """Streams by leg. Called from the session's thread; the streams live on hivemind's event loop."""
+
+    def __init__(self, p2p: P2P, settings: SessionSettings) -> None:
+        self._p2p = p2p
+        self._settings = settings
+        self._streams: dict[int, ServerStream] = {}
+        self._used_at: dict[int, float] = {}
+        self._chunk_tokens: dict[PeerId, int] = {}
+
+    def is_open(self, leg: Leg) -> bool:
+        """True if a stream to the leg's server has been opened."""
+        return leg.id in self._streams
+
+    def idle_s(self, leg: Leg) -> float:
+        """Seconds since the leg's server last answered; 0 if it never has."""
+        used = self._used_at.get(leg.id)
+        return 0.0 if used is None else time.monotonic() - used
+
+    def limit_s(self, leg: Leg, *, patient: bool) -> float:
+        """How long the next answer may take; `patient`: the server may first wait for cache to become free."""
+        if not self.is_open(leg):
+            return self._settings.connect_timeout_s
+        return self._settings.step_timeout_s + (self._settings.alloc_timeout_s if patient else 0.0)
+
+    def send(
+        self, leg: Leg, message: runtime_pb2.ExpertRequest, *, patient: bool, sent: Callable[[], None]
+    ) -> torch.Tensor:
+        """The answer to one request, `[batch, tokens, hidden_size]`; opens the stream if there is none.
+
+        Raises:
+            Exception: whatever the server, the network or libp2p makes of it; see `failures.classify`.
+        """
+
+        async def exchange() -> runtime_pb2.ExpertResponse:
+            stream = self._streams.get(leg.id)
+            if stream is None:
+                peer = PeerID.from_base58(leg.peer)
+                stream = await ServerStream.open(self._p2p, peer, timeout_s=self._settings.connect_timeout_s)
+                self._streams[leg.id] = stream
+            return await stream.exchange(message, timeout_s=self.limit_s(leg, patient=patient), sent=sent)
+
+        response = _result(RemoteExpertWorker.run_coroutine(exchange(), return_future=True))
+        self._used_at[leg.id] = time.monotonic()
+        return deserialize_torch_tensor(response.tensors[0])
+
+    def chunk_tokens(self, peer: PeerId, *, batch: int) -> int:
+        """Positions that one request to `peer` may carry; the limit counts the tokens of all sequences."""
+        return self._chunk_tokens.get(peer, max(1, self._settings.replay_chunk_tokens // batch))
+
+    def halve_chunk(self, peer: PeerId, tokens: int) -> None:
+        """`peer` refused a request of `tokens` positions."""
+        self._chunk_tokens[peer] = max(1, tokens // 2)
+
+    def drop(self, leg_id: int) -> None:
+        """Close a leg's stream, if it has one; waits for no peer."""
+        stream = self._streams.pop(leg_id, None)
+        self._used_at.pop(leg_id, None)
+        if stream is not None:
+            closing = RemoteExpertWorker.run_coroutine(stream.close(), return_future=True)
+            with suppress(TimeoutError, asyncio.TimeoutError):
+                closing.result(_CLOSE_S)
+
+    def keep_only(self, legs: Collection[Leg]) -> None:
+        """Close the streams of all other legs."""
+        alive = {leg.id for leg in legs}
+        for leg_id in [leg_id for leg_id in self._streams if leg_id not in alive]:
+            self.drop(leg_id)
+
+
+def _result(future: Future[Any]) -> Any:
+    """The future's result; an interrupt of the waiting thread cancels what it waited for."""
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
