@@ -12,6 +12,7 @@ from swarmctl.errors import ExitCode, SwarmctlError, UsageError
 from swarmctl_cli import options
 from swarmctl_cli.commands import config as config_commands
 from swarmctl_cli.commands import (
+    demo,
     doctor,
     down,
     generate,
@@ -93,6 +94,7 @@ app.command("ps", short_help="List the processes on the hosts.")(ps.ps)
 app.command("logs", short_help="Print what nodes have written.")(logs.logs)
 app.command("kill", short_help="Crash a node on purpose, for drills.")(kill.kill)
 app.command("generate", short_help="Generate text, through the death of servers.")(generate.generate)
+app.command("demo", short_help="Watch a generation survive a killed server.")(demo.demo)
 app.command("doctor", short_help="Check whether this machine can run a swarm.")(doctor.doctor)
 app.command("version", short_help="Print versions.")(version.version)
 for _name, _group in (("config", config_commands.group), ("verify", verify.group), ("model", model.group)):

@@ -96,12 +96,12 @@ class Run:
 
         return select(candidates(site), patterns)
 
-    def model_folder(self, source: str) -> Path:
-        """Where an imported model goes when the user names no folder: the user's cache."""
+    @property
+    def models_folder(self) -> Path:
+        """Where imported models go when the user names no folder: the user's cache."""
         from swarmctl.models.cache import default_cache
 
-        name = {"demo:smollm2": "smollm2-135m-instruct"}.get(source, Path(source).stem.lower())
-        return default_cache(self.home, self.env.get("XDG_CACHE_HOME")) / name
+        return default_cache(self.home, self.env.get("XDG_CACHE_HOME"))
 
     def config_path(self) -> Path:
         """The swarm file.

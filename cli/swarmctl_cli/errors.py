@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from swarmctl.blocks import BlockRange
 from swarmctl.errors import ConfigError, ExitCode, SwarmctlError
 
 if TYPE_CHECKING:
@@ -108,9 +110,16 @@ def _indented(text: str) -> str:
 
 
 def plain(value: object) -> Any:
-    """A value made of dicts, lists, strings, numbers and None alone; whatever else is in it becomes its text."""
+    """A value made of dicts, lists, strings, numbers and None alone; whatever else is in it becomes its text.
+
+    Dataclasses become dicts, block ranges the text that the swarm file has for them.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, BlockRange):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -98,13 +98,15 @@ def repeat(
     state = look(None)
     if out.format is Format.TABLE and out.stdout.isatty():
         console = out.console
-        with Live(
-            render(state, console.width), console=console, auto_refresh=False, vertical_overflow="visible"
-        ) as live:
-            while True:
-                live.update(render(state, console.width), refresh=True)
-                pause()
-                state = look(state)
+        try:
+            with Live(render(state, console.width), console=console, auto_refresh=False, screen=True) as live:
+                while True:
+                    live.update(render(state, console.width), refresh=True)
+                    pause()
+                    state = look(state)
+        finally:
+            # The full screen is gone by now; what was seen last stays in the scroll-back.
+            console.print(render(state, console.width))
     while True:
         if out.format is Format.TABLE:
             out.console.print(render(state, out.width), end="\n\n")

@@ -71,10 +71,10 @@ class Output:
 
     @property
     def width(self) -> int:
-        """Columns a view may plan with: the terminal's, or 100 where there is none."""
+        """Columns a view may plan with: the terminal's, or 120 where there is none."""
         if self.stdout.isatty() or "COLUMNS" in self._env:
             return self.console.width
-        return 100
+        return 120
 
     @property
     def live(self) -> bool:

@@ -6,8 +6,18 @@ text ─ document ─▶ values with places ─ reading ─▶ SwarmFile ─ res
 from __future__ import annotations
 
 from swarmctl.config.loading import FILE_NAME, find, load, validate_text
-from swarmctl.config.presets import preset_text, presets
+from swarmctl.config.presets import preset_path, preset_text, presets
 from swarmctl.config.render import render
 from swarmctl.config.schema import json_schema
 
-__all__ = ["FILE_NAME", "find", "json_schema", "load", "preset_text", "presets", "render", "validate_text"]
+__all__ = [
+    "FILE_NAME",
+    "find",
+    "json_schema",
+    "load",
+    "preset_path",
+    "preset_text",
+    "presets",
+    "render",
+    "validate_text",
+]

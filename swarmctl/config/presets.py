@@ -15,8 +15,8 @@ def presets() -> Mapping[str, str]:
     return {path.stem: _first_comment(path) for path in sorted(_folder().glob("*.yaml"))}
 
 
-def preset_text(name: str) -> str:
-    """The text of a preset.
+def preset_path(name: str) -> Path:
+    """Where a preset's file is; it belongs to the installation and is not to be edited.
 
     Raises:
         UsageError: there is none of that name.
@@ -26,7 +26,16 @@ def preset_text(name: str) -> str:
         near = nearest(name, known)
         hints = [f"swarmctl init {near}"] if near else []
         raise UsageError(f"there is no preset {name}", reasons=[f"there are: {', '.join(known)}"], hints=hints)
-    return (_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+    return _folder() / f"{name}.yaml"
+
+
+def preset_text(name: str) -> str:
+    """The text of a preset.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    return preset_path(name).read_text(encoding="utf-8")
 
 
 def _folder() -> Path:

@@ -155,7 +155,10 @@ class ModelSection(Section):
     dht_prefix: str | None = Field(
         default=None, description="Name of the model in the swarm, without dots and spaces; null: derived."
     )
-    blocks: Count | None = Field(default=None, description="Number of blocks; only for an unknown hub name.")
+    # Far above any model; without a bound a slip of the finger would fill the memory with empty blocks.
+    blocks: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        default=None, description="Number of blocks; only for an unknown hub name."
+    )
     hidden_size: Count | None = Field(default=None, description="Hidden size; only for an unknown hub name.")
     revision: str | None = Field(default=None, description="Commit or tag of a hub model.")
 

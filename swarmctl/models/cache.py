@@ -42,7 +42,7 @@ class _File:
 
 
 def default_cache(home: Path, xdg: str | None) -> Path:
-    """Where checkpoints go unless told otherwise. `xdg` is XDG_CACHE_HOME; a relative one is ignored, as its rule is."""
+    """Where checkpoints go unless told otherwise. `xdg` is XDG_CACHE_HOME, which counts only if it is absolute."""
     base = Path(xdg) if xdg and Path(xdg).is_absolute() else home / ".cache"
     return base / "swarmctl" / "models"
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, TypeAlias
 
-import numpy as np
+import numpy.typing as npt
 from safetensors.numpy import save_file
 
+Array: TypeAlias = npt.NDArray[Any]
 INDEX_NAME = "model.safetensors.index.json"
 
 
@@ -31,7 +33,7 @@ class ShardWriter:
         self._size_bytes = 0
         self._shard_of: dict[str, str] = {}
 
-    def write(self, tensors: Mapping[str, np.ndarray]) -> None:
+    def write(self, tensors: Mapping[str, Array]) -> None:
         """Write the next shard.
 
         Raises:

@@ -16,7 +16,7 @@ import numpy as np
 
 from swarmctl.models.cache import MARK, building
 from swarmctl.models.tiny import HEADS_PER_KV_HEAD, TinyShape
-from swarmctl.upstream.checkpoint import ShardWriter, write_settings
+from swarmctl.upstream.checkpoint import Array, ShardWriter, write_settings
 from swarmctl.upstream.tokenizer import SPACE, Roles, Vocabulary, byte_alphabet, learn_merges, write_tokenizer
 
 __all__ = ["TinyShape", "origin_of", "write_tiny"]
@@ -128,27 +128,27 @@ def _config(shape: TinyShape) -> dict[str, object]:
     }
 
 
-def _draw(shape: TinyShape, name: str, *size: int) -> np.ndarray:
+def _draw(shape: TinyShape, name: str, *size: int) -> Array:
     """Standard normal numbers [*size] that depend on seed and name alone."""
     digest = hashlib.sha256(f"{shape.seed}/{name}".encode()).digest()
     # RandomState's stream is frozen; that of numpy's newer generators may change with a release
     return np.random.RandomState(np.frombuffer(digest, dtype="<u4")).standard_normal(size)
 
 
-def _matrix(shape: TinyShape, name: str, rows: int, columns: int, gain: float) -> np.ndarray:
+def _matrix(shape: TinyShape, name: str, rows: int, columns: int, gain: float) -> Array:
     """[rows, columns], float32; maps inputs of variance 1 to outputs of standard deviation `gain`."""
     return (_draw(shape, name, rows, columns) * gain / np.sqrt(columns)).astype(np.float32)
 
 
-def _norm(shape: TinyShape, name: str) -> np.ndarray:
+def _norm(shape: TinyShape, name: str) -> Array:
     return (1 + 0.1 * _draw(shape, name, shape.hidden_size)).astype(np.float32)
 
 
-def _bias(shape: TinyShape, name: str, size: int) -> np.ndarray:
+def _bias(shape: TinyShape, name: str, size: int) -> Array:
     return (0.1 * _draw(shape, name, size)).astype(np.float32)
 
 
-def _llama(shape: TinyShape) -> Iterator[dict[str, np.ndarray]]:
+def _llama(shape: TinyShape) -> Iterator[dict[str, Array]]:
     hidden, inner, kv = shape.hidden_size, shape.inner_size, shape.hidden_size // HEADS_PER_KV_HEAD
     matrices = {
         "self_attn.q_proj": (hidden, hidden, 2.0),
@@ -174,7 +174,7 @@ def _llama(shape: TinyShape) -> Iterator[dict[str, np.ndarray]]:
     yield {name: head, "model.norm.weight": _norm(shape, "model.norm.weight")}
 
 
-def _bloom(shape: TinyShape) -> Iterator[dict[str, np.ndarray]]:
+def _bloom(shape: TinyShape) -> Iterator[dict[str, Array]]:
     hidden = shape.hidden_size
     layers = {
         "self_attention.dense": (hidden, hidden, 1.5),
@@ -200,7 +200,7 @@ def _bloom(shape: TinyShape) -> Iterator[dict[str, np.ndarray]]:
     yield last
 
 
-def _bloom_qkv(shape: TinyShape, name: str) -> np.ndarray:
+def _bloom_qkv(shape: TinyShape, name: str) -> Array:
     """[heads × (query, key, value) × head width, hidden_size], in the order in which BLOOM fuses them."""
     gains = {"query": 2.0, "key": 2.0, "value": 1.5}
     size = (shape.heads, 1, shape.hidden_size // shape.heads, shape.hidden_size)
@@ -211,7 +211,7 @@ def _bloom_qkv(shape: TinyShape, name: str) -> np.ndarray:
     return np.concatenate(parts, axis=1).reshape(3 * shape.hidden_size, shape.hidden_size)
 
 
-def _echo(shape: TinyShape, shard: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _echo(shape: TinyShape, shard: dict[str, Array]) -> dict[str, Array]:
     """Block 0 with attention that copies what it attends to, so that the head holds back recent tokens.
 
     ALiBi prefers the last few tokens so much that random blocks alone run into short loops.
@@ -226,7 +226,7 @@ def _echo(shape: TinyShape, shard: dict[str, np.ndarray]) -> dict[str, np.ndarra
     return echoing
 
 
-def _layer_norm(shape: TinyShape, name: str) -> dict[str, np.ndarray]:
+def _layer_norm(shape: TinyShape, name: str) -> dict[str, Array]:
     return {
         f"{name}.weight": _norm(shape, f"{name}.weight"),
         f"{name}.bias": _bias(shape, f"{name}.bias", shape.hidden_size),

@@ -1,4 +1,4 @@
-"""The program as a process of its own: what it imports, how it completes, what its help says."""
+"""The program as a process of its own: what it imports, how it completes, what it does to its streams."""
 
 from __future__ import annotations
 
@@ -12,31 +12,8 @@ import pytest
 from support.shell import SWARM
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("torch", "petals", "hivemind", "transformers", "numpy", "pydantic")
-COMMANDS = [
-    [],
-    ["init"],
-    ["plan"],
-    ["up"],
-    ["down"],
-    ["restart"],
-    ["status"],
-    ["ps"],
-    ["logs"],
-    ["kill"],
-    ["generate"],
-    ["doctor"],
-    ["version"],
-    ["config"],
-    ["config", "validate"],
-    ["config", "show"],
-    ["config", "schema"],
-    ["verify"],
-    ["verify", "redundancy"],
-    ["model"],
-    ["model", "tiny"],
-    ["model", "import"],
-]
+# pydantic is not among them: some versions of typer import it to read the command line.
+HEAVY = ("torch", "petals", "hivemind", "transformers", "numpy", "swarmctl.config", "swarmctl.operations.up")
 
 
 def program(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -52,7 +29,7 @@ def program(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[s
     )
 
 
-@pytest.mark.parametrize("words", [["status", "--help"], ["version"], ["generate", "--help"]])
+@pytest.mark.parametrize("words", [["status", "--help"], ["version"]])
 def test_the_program_starts_without_anything_heavy(tmp_path, words):
     code = (
         "import json, sys, atexit\n"
@@ -71,23 +48,6 @@ def test_the_program_starts_without_anything_heavy(tmp_path, words):
     )
     assert done.returncode == 0
     assert json.loads(done.stderr.splitlines()[-1]) == []
-
-
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_command_explains_itself_with_a_summary_and_examples(tmp_path, words):
-    done = program(*words, "--help", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"Usage: {' '.join(['swarmctl', *words])}")
-    assert "..." not in done.stdout.replace("[ARGS]...", "").replace("[NODE]...", "").replace("[PROMPT]...", "")
-    if words not in ([], ["config"], ["verify"], ["model"]):
-        assert f"\n    swarmctl {' '.join(words)}" in done.stdout
-
-
-@pytest.mark.parametrize("words", [[], ["config"], ["verify"], ["model"]], ids=" ".join)
-def test_without_a_verb_the_help_is_shown(tmp_path, words):
-    done = program(*words, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Usage: swarmctl")
 
 
 def test_a_pipe_that_closes_early_is_no_failure_worth_words(tmp_path):

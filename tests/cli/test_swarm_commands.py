@@ -65,7 +65,7 @@ def test_a_healthy_swarm_gives_zero_and_the_verdict_in_the_first_line(shell):
     done = shell("status")
     assert done.code == 0
     assert done.out.splitlines()[0] == "HEALTHY  every block on >= 2 gpus"
-    assert "replicas     222222222222222222222222222222" in done.out
+    assert "replicas  222222222222222222222222222222" in done.out
 
 
 def test_a_killed_node_makes_status_negative_with_a_command_that_helps(shell):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -122,11 +122,11 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 def reap(lab: Lab) -> None:
     """End whatever a test left, by pid and start time; runners first, so that they start nothing more."""
-    for _ in range(100):
+    for _ in range(500):
         left = [*lab.runners(), *lab.left()]
         if not left:
             break
         for process in left:
             processes.send(process.pid, process.started, signal.SIGKILL)
         lab.site.survey()
-        os.sched_yield()
+        time.sleep(0.01)

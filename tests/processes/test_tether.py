@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 
 import pytest
-from processes.conftest import eventually
+from processes.conftest import command, eventually
 
-from swarmctl import processes
+from swarmctl import processes, tether
 
 pytestmark = pytest.mark.process
 
@@ -25,7 +24,7 @@ def test_a_wrapped_program_dies_with_the_process_that_started_it() -> None:
         assert process.stdout is not None
         child = int(process.stdout.readline())
         started = processes.start_of(child)
-        eventually(lambda: "600" in command_of(child) and "tether" not in command_of(child), what="the program itself")
+        eventually(lambda: "600" in command(child) and "tether" not in command(child), what="the program itself")
 
         process.kill()
 
@@ -35,10 +34,9 @@ def test_a_wrapped_program_dies_with_the_process_that_started_it() -> None:
 def test_a_wrapped_program_does_not_begin_when_its_parent_is_gone_already() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    path = os.path.join(os.path.dirname(processes.__file__), "tether.py")
 
     done = subprocess.run(
-        [sys.executable, "-I", "-S", path, str(gone.pid), sys.executable, "-c", "print('began')"],
+        [sys.executable, "-I", "-S", tether.__file__, str(gone.pid), sys.executable, "-c", "print('began')"],
         capture_output=True,
         text=True,
         check=False,
@@ -69,8 +67,3 @@ def test_a_forked_child_is_tethered_and_has_the_default_handlers_back() -> None:
         process.kill()
 
         eventually(lambda: not any(processes.is_alive(*member) for member in family), within_s=5, what="both to die")
-
-
-def command_of(pid: int) -> str:
-    with open(f"/proc/{pid}/cmdline", "rb") as source:
-        return source.read().replace(b"\0", b" ").decode()

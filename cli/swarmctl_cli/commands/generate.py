@@ -134,7 +134,7 @@ def _generate(run: Run, site: Site, request: GenerateRequest, events: Path | Non
         if error is not None:
             raise error
         return
-    data = {"model": site.spec.model.source, "generations": rows, "story": plain(asdict(done.story)), "missed": missed}
+    data = {"model": site.spec.model.source, "generations": rows, "story": plain(done.story), "missed": missed}
     texts = [Text.assemble((one.prompt, "bold"), one.text) for one in done.generations]
     run.out.emit(data, human=lambda: Text("\n\n").join(texts), rows=rows, error=error)
     if error is not None:

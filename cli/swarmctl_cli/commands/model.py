@@ -45,9 +45,9 @@ def tiny(
     """
     run = run_of(ctx, Given(), kind="Model", has_names=True)
     from rich.text import Text
-    from swarmctl.operations.models import make_tiny
 
     from swarmctl.models.tiny import TinyShape
+    from swarmctl.operations.models import make_tiny
 
     shape = TinyShape(
         family=family.value,
@@ -81,12 +81,12 @@ def import_(
     """
     run = run_of(ctx, Given(), kind="Model", has_names=True)
     from rich.text import Text
-    from swarmctl.operations.models import import_model
 
+    from swarmctl.operations.models import folder_for, import_model
     from swarmctl_cli.live import progress_bar
 
     with progress_bar(run.out, f"importing {source}") as progress:
-        done = import_model(source, folder or run.model_folder(source), progress=progress, force=force)
+        done = import_model(source, folder or folder_for(source, run.models_folder), progress=progress, force=force)
     words = f"imported into {done.path}: {done.reason}" if done.rebuilt else f"{done.path} is whole, nothing to do"
     data = {"path": str(done.path), "rebuilt": done.rebuilt, "reason": done.reason}
     run.out.emit(data, human=lambda: Text(words), names=[str(done.path)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from rich.text import Text
 
@@ -40,15 +41,17 @@ def _piece(
     piece: BlockRange, replicas: Sequence[int], lanes: Sequence[Lane], *, minimum: int, gutter: int, symbols: Symbols
 ) -> Text:
     lines = [Text("block".ljust(gutter) + _ruler(piece), style="dim"), Text("replicas".ljust(gutter))]
-    for block in piece:
-        lines[1].append(_digit(replicas[block]), style=_shade(replicas[block], minimum))
+    for count, run in groupby(replicas[piece.start : piece.end]):
+        lines[1].append(_digit(count) * len(list(run)), style=_shade(count, minimum))
     for lane in lanes:
         if lane.blocks.start >= piece.end or lane.blocks.end <= piece.start:
             continue
         mark = symbols.full if lane.counts else symbols.hollow
+        start, end = max(piece.start, lane.blocks.start), min(piece.end, lane.blocks.end)
         line = Text(lane.label.ljust(gutter))
-        for block in piece:
-            line.append(*((mark, lane.style) if block in lane.blocks else (symbols.absent, "dim")))
+        line.append(symbols.absent * (start - piece.start), style="dim")
+        line.append(mark * (end - start), style=lane.style)
+        line.append(symbols.absent * (piece.end - end), style="dim")
         lines.append(line)
     return Text("\n").join(lines)
 

@@ -12,7 +12,7 @@ from swarmctl_cli.views import columns, measure
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessLine:
-    """One row. `port` and `started_at` are None for the processes of a node; sizes in bytes, times in seconds."""
+    """One row. `port` and `started_at` (ISO, UTC) are None for the processes of a node; bytes and seconds."""
 
     name: str
     host: str
@@ -42,12 +42,19 @@ def render(lines: Sequence[ProcessLine]) -> Text:
             measure.size(line.rss_bytes),
             measure.age(line.cpu_s),
             _or_dash(line.port),
-            line.started_at or "-",
+            _moment(line.started_at),
             *([line.command] if wide else []),
         ]
         for line in lines
     ]
-    return columns.render([*header, *(["COMMAND"] if wide else [])], rows, right=frozenset({3, 4, 5, 6, 7}))
+    return columns.render(
+        [*header, *(["COMMAND"] if wide else [])], rows, right=frozenset({"PID", "PROCESSES", "MEMORY", "CPU", "PORT"})
+    )
+
+
+def _moment(iso: str | None) -> str:
+    """`2024-05-01 12:00:00Z`; moments are UTC everywhere."""
+    return "-" if iso is None else f"{iso[:19].replace('T', ' ')}Z"
 
 
 def _or_dash(number: int | None) -> str:

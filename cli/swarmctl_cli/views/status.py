@@ -23,6 +23,8 @@ _STATE_STYLES = {
     NodeState.STOPPED: "dim",
 }
 _HEADER = ("NODE", "HOST", "STATE", "BLOCKS", "PROCESS", "RECORD", "PROBE", "THROUGHPUT", "CACHE LEFT")
+_SPARE = ("CACHE LEFT", "THROUGHPUT", "HOST")
+"""What a narrow terminal can do without, so that the three facts about a node are never cut."""
 _KEPT_CHANGES = 8
 _NOBODY = "nobody"
 """The source of a snapshot that no bootstrap peer has made an observation for."""
@@ -61,7 +63,7 @@ def render(state: StatusView, width: int, symbols: Symbols) -> RenderableType:
     lanes = [_lane(node) for node in snapshot.nodes]
     blocks = blockmap.render(state.report.replicas, lanes, minimum=state.report.minimum, width=width, symbols=symbols)
     rows = [*map(_bootstrap_row, snapshot.bootstraps), *map(_node_row, snapshot.nodes)]
-    parts += [blocks, Text(), columns.render(_HEADER, rows, right=frozenset({7, 8}))]
+    parts += [blocks, Text(), columns.render(_HEADER, rows, right=frozenset(_SPARE[:2]), width=width, spare=_SPARE)]
     parts += _strangers(snapshot.strangers) + _notes(snapshot)
     if state.changes:
         arrow = symbols.arrow

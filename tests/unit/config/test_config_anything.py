@@ -51,13 +51,13 @@ def judged(text: str) -> None:
         assert finding.message
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(_files)
 def test_any_values_in_the_known_places_are_judged(file: dict[str, Any]) -> None:
     judged(json.dumps(file, indent=1))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.text(st.characters(codec="utf-8"), max_size=60) | st.text("ab:-[]{}&*!?|>'\"\n #%@`\t0", max_size=40))
 def test_any_text_is_judged(text: str) -> None:
     judged(text)

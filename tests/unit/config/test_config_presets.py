@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from swarmctl.config import json_schema, preset_text, presets, validate_text
+from swarmctl.config import json_schema, preset_path, preset_text, presets, validate_text
 from swarmctl.config.durations import format_duration
 from swarmctl.config.schema import REQUIRED, section_keys
 from swarmctl.coverage import Verdict, analyse, holders_declared
@@ -32,6 +32,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         config = {"model_type": family, "n_layer": blocks, "hidden_size": 64, "n_head": 8, "vocab_size": 99}
         (tmp_path / folder / "config.json").write_text(json.dumps(config))
     return tmp_path
+
+
+def test_a_preset_is_a_file_with_that_text() -> None:
+    assert preset_path("reference").read_text(encoding="utf-8") == preset_text("reference")
 
 
 def loaded(name: str, home: Path) -> SwarmSpec:

@@ -92,7 +92,7 @@ def _files(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(_files())
 def test_what_is_rendered_loads_to_an_equal_swarm(file: dict[str, Any]) -> None:
     # JSON is YAML, and quotes every text, so that only `render` is on trial here.

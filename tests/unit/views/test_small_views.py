@@ -32,13 +32,22 @@ def test_sizes_are_binary():
 
 def test_a_table_pads_and_never_cuts():
     text = columns.render(
-        ("NAME", "N"), [("a-very-long-name-that-stays-whole", "7"), ("b", "12")], right=frozenset({1})
+        ("NAME", "N"), [("a-very-long-name-that-stays-whole", "7"), ("b", "12")], right=frozenset({"N"})
     )
     assert text.plain.splitlines() == [
         "NAME                                N",
         "a-very-long-name-that-stays-whole   7",
         "b                                  12",
     ]
+
+
+def test_a_narrow_table_leaves_columns_out_in_the_given_order_and_cuts_none():
+    header, rows = ("NAME", "HOST", "CACHE"), [("left-a", "here", "16384")]
+    shown = {
+        width: columns.render(header, rows, width=width, spare=("CACHE", "HOST")).plain.splitlines()[1]
+        for width in (19, 18, 12, 11, 2)
+    }
+    assert shown == {19: "left-a  here  16384", 18: "left-a  here", 12: "left-a  here", 11: "left-a", 2: "left-a"}
 
 
 def test_ten_replicas_are_a_plus_and_a_gap_is_a_zero():
@@ -74,7 +83,15 @@ def test_a_diagnosis_puts_each_remedy_under_its_fault(golden):
 
 def test_processes_are_a_table_and_nothing_is_a_sentence(golden):
     node = processes.ProcessLine(
-        name="left-a", host="here", kind="server", pid=812, processes=9, rss_bytes=512 << 20, cpu_s=71.0, port=31400
+        name="left-a",
+        host="here",
+        kind="server",
+        pid=812,
+        processes=9,
+        rss_bytes=512 << 20,
+        cpu_s=71.0,
+        port=31400,
+        started_at="2024-05-01T12:00:00.515162+00:00",
     )
     child = processes.ProcessLine(
         name="  child", host="here", kind="", pid=812, processes=None, rss_bytes=400 << 20, cpu_s=60.0, command="python"

@@ -42,25 +42,25 @@ def beluga() -> SwarmSpec:
 
 
 def test_a_healthy_swarm_is_one_screen_with_the_verdict_first(golden):
-    golden("status-healthy", status.render(seen(demo()), 100, symbols.UNICODE))
+    golden("status-healthy", status.render(seen(demo()), 120, symbols.UNICODE))
 
 
 def test_a_lost_node_makes_the_swarm_degraded_and_the_help_starts_it(golden):
     view = seen(demo(), {"left-a": NodeState.CRASHED})
-    golden("status-degraded", status.render(view, 100, symbols.UNICODE))
+    golden("status-degraded", status.render(view, 120, symbols.UNICODE))
     assert view.verdict.health is Health.DEGRADED
     assert view.verdict.hints[0] == "swarmctl up --only left-a"
 
 
 def test_blocks_without_a_server_mean_down_and_are_named(golden):
     view = seen(demo(), {"left-a": NodeState.STALE, "left-b2": NodeState.STOPPED, "right-a": NodeState.JOINING})
-    golden("status-down", status.render(view, 100, symbols.UNICODE))
+    golden("status-down", status.render(view, 120, symbols.UNICODE))
     assert view.verdict.sentence.startswith("blocks 8:15 have no server")
 
 
 def test_without_line_drawing_characters_the_screen_is_pure_ascii(golden):
     view = seen(demo(), {"right-b": NodeState.UNRESPONSIVE})
-    screen = status.render(view, 100, symbols.ASCII)
+    screen = status.render(view, 120, symbols.ASCII)
     golden("status-ascii", screen)
 
 
@@ -75,7 +75,7 @@ def test_strangers_and_warnings_are_shown_apart(golden):
         a_snapshot(spec, strangers=[an_announcement("stranger", "0:8")]),
         warnings=("what is shown of the DHT is 14 s old: bootstrap peer boot does not run",),
     )
-    golden("status-strangers", status.render(a_view(spec, snapshot), 100, symbols.UNICODE))
+    golden("status-strangers", status.render(a_view(spec, snapshot), 120, symbols.UNICODE))
 
 
 @pytest.mark.parametrize(
