@@ -153,34 +153,28 @@ class Client:
         self, batch: Sequence[Sequence[int]], sampling: Sampling, members: Sequence[int], listener: Listener
     ) -> list[tuple[int, ...]]:
         """New token ids for prompts of one length, in one session; `members` numbers them for the listener."""
-        import torch
+        from swarmctl.upstream.generation import generate_ids
 
-        from swarmctl.upstream.session import RecoverableSession
-
-        inputs = torch.tensor([list(ids) for ids in batch])
-        if sampling.seed is not None:
-            torch.manual_seed(sampling.seed)
         texts = {member: TextStream(self._opened.tokenizer, _bound(listener.text, member)) for member in members}
         streamer = _Streamer(listener.sink, [texts[member] for member in members], self._stops())
-        session = RecoverableSession(
-            self._opened.router,
-            inputs.shape[1] + sampling.max_new_tokens,
-            settings=self._settings(),
-            sink=streamer.note,
-            names=self._connection.names,
-            on_request=listener.request,
-        )
-        with session, torch.inference_mode():
-            output = self._opened.model.generate(
-                inputs,
-                session=session,
-                attention_mask=torch.ones_like(inputs),
-                pad_token_id=self._pad(),
-                eos_token_id=list(self._stops()) or None,
-                streamer=streamer if sampling.num_beams == 1 else None,
+        output = generate_ids(
+            self._opened,
+            batch,
+            session={
+                "settings": self._settings(),
+                "sink": streamer.note,
+                "names": self._connection.names,
+                "on_request": listener.request,
+            },
+            arguments={
                 **sampling.arguments(),
-            )
-        new = [self._until_stop([int(token) for token in row]) for row in output[:, inputs.shape[1] :]]
+                "pad_token_id": self._pad(),
+                "eos_token_id": sorted(self._stops()) or None,
+            },
+            seed=sampling.seed,
+            streamer=streamer if sampling.num_beams == 1 else None,
+        )
+        new = [self._until_stop(row) for row in output]
         if sampling.num_beams > 1:
             for text, ids in zip(texts.values(), new, strict=True):
                 text.put(ids)
@@ -194,7 +188,7 @@ class Client:
         return Generation(prompt=prompt, prompt_tokens=prompt_tokens, ids=ids, text=text, ended=ended)
 
     def _settings(self) -> Any:
-        from swarmctl.upstream.session import SessionSettings
+        from swarmctl.upstream.legs import SessionSettings
 
         return SessionSettings(
             connect_timeout_s=self._connection.connect_timeout_s,

@@ -110,13 +110,11 @@ def footprint(site: Site) -> Footprint:
     rows = list_processes(site)
     table = processes.read_processes()
     snapshot = read_snapshot(site)
-    listening = [(peer.name, peer.process.port) for peer in (*snapshot.bootstraps, *snapshot.nodes)]
+    listening = [(peer.name, peer.process.port) for peer in snapshot.bootstraps]
+    listening += [(node.name, node.process.port) for node in snapshot.nodes]
     return Footprint(
         processes=tuple(
-            (row.node, one.pid, table[one.pid].started)
-            for row in rows
-            for one in row.processes
-            if one.pid in table
+            (row.node, one.pid, table[one.pid].started) for row in rows for one in row.processes if one.pid in table
         ),
         ports=tuple((name, port) for name, port in listening if port is not None),
     )

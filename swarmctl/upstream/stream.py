@@ -64,7 +64,7 @@ class ServerStream:
         return response
 
     async def close(self) -> None:
-        """End the stream without waiting for the peer, which may be gone; a server frees its cache when it sees the end."""
+        """End the stream without waiting for the peer, which may be gone; a server frees its cache at the end."""
         with suppress(ConnectionError, RuntimeError, OSError):
             # An empty request is petals' way to end a session in order; it is buffered, not awaited.
             payload = runtime_pb2.ExpertRequest().SerializeToString()

@@ -1,0 +1,270 @@
+"""What every transport must do, whichever way it reaches its host."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from swarmctl import ports
+from swarmctl.blocks import NodeName, PeerId
+from swarmctl.clock import SystemClock
+from swarmctl.errors import DeadlineExceeded, Locked
+from swarmctl.poll import Pending, wait_until
+from swarmctl.store import Launch, Layout
+from swarmctl.transport.base import KILLED, HostedNode, LogPosition, Order, Transport
+from swarmctl.transport.fake import FakeTransport
+from swarmctl.transport.hosted import Runtime
+from swarmctl.transport.local import LocalTransport
+
+T = TypeVar("T")
+A, B = NodeName("a"), NodeName("b")
+
+CHILD = """
+import json, pathlib, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("the child says hello", flush=True)
+pathlib.Path("progress.json").write_text(json.dumps({"phase": "online", "done": 1, "total": 1}))
+while True: signal.pause()
+"""
+
+
+@dataclass
+class Case:
+    """A transport and a folder that is its alone."""
+
+    transport: Transport
+    folder: Path
+
+    def launch(self, node: NodeName = A) -> Launch:
+        files = self.transport.layout.node(node)
+        (port,) = ports.choose("127.0.0.1", [0])
+        return Launch(
+            kind="server",
+            swarm="lab",
+            node=node,
+            peer=PeerId(f"Qm{node}"),
+            port=port,
+            listen_ip="127.0.0.1",
+            announce_ip="127.0.0.1",
+            initial_peers=("/ip4/127.0.0.1/tcp/1/p2p/QmBoot",),
+            identity=str(files.identity),
+            sockets=str(files.sockets),
+            progress=str(files.progress),
+            observed=str(files.observed),
+            model_source="/nowhere",
+            dht_prefix="lab-hf",
+            num_blocks=4,
+            hidden_size=8,
+            blocks="0:4",
+            settings={},
+        )
+
+    def look(self, node: NodeName = A) -> HostedNode:
+        (seen,) = self.transport.survey([node])
+        return seen
+
+    def started(self, node: NodeName = A) -> HostedNode:
+        self.transport.start_runner(self.launch(node))
+        return eventually(lambda: (s := self.look(node)).progress and s.progress.phase == "online" and s)
+
+    def settled(self, node: NodeName = A) -> HostedNode:
+        return eventually(lambda: (s := self.look(node)).settled and s)
+
+
+def eventually(check: Callable[[], T]) -> T:
+    """The first true value of `check`."""
+
+    def observe() -> T | Pending:
+        return check() or Pending(reasons=())
+
+    return wait_until(observe, what="the node", within_s=20, clock=SystemClock(), every_s=0.02)
+
+
+@pytest.fixture(params=["fake", pytest.param("local", marks=pytest.mark.process)])
+def case(request: pytest.FixtureRequest) -> Iterator[Case]:
+    folder = Path(tempfile.mkdtemp(prefix="sw-"))
+    layout = Layout(state=folder / "state", run=folder / "run", swarm="lab")
+    if request.param == "fake":
+        yield Case(transport=FakeTransport(layout, SystemClock()), folder=folder)
+    else:
+        runtime = Runtime(python=sys.executable, child=(sys.executable, "-c", CHILD))
+        case = Case(transport=LocalTransport(layout, runtime), folder=folder)
+        try:
+            yield case
+        finally:
+            for seen in case.transport.survey():
+                case.transport.signal(seen.name, Order.END)
+                case.settled(seen.name)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_started_node_is_seen_from_the_first_moment_until_it_is_ready(case: Case) -> None:
+    launch = case.launch()
+    case.transport.start_runner(launch)
+
+    first = case.look()
+    assert first.running
+    assert not first.settled
+    assert first.launch == launch
+    last = eventually(lambda: (s := case.look()).progress and s.progress.phase == "online" and s)
+    assert last.record is not None
+    assert last.runner_alive
+    assert (last.record.peer, last.record.port, last.record.blocks) == (launch.peer, launch.port, "0:4")
+    assert last.record.addresses == (f"/ip4/127.0.0.1/tcp/{launch.port}/p2p/Qma",)
+    assert {last.record.runner_pid, last.record.child_pid} <= {process.pid for process in last.processes}
+    assert last.ended is None
+
+
+def test_a_node_that_runs_is_not_started_again(case: Case) -> None:
+    before = case.started()
+
+    with pytest.raises(Locked, match="node a has a runner already"):
+        case.transport.start_runner(case.launch())
+
+    assert case.look().record == before.record
+
+
+def test_a_node_that_is_asked_to_stop_has_stopped_in_good_order(case: Case) -> None:
+    case.started()
+
+    assert case.transport.signal(A, Order.STOP)
+
+    after = case.settled()
+    assert after.record is not None
+    assert (after.ended, after.record.asked_to_stop) == ("stopped", True)
+    assert not after.running
+    assert after.processes == ()
+
+
+def test_a_killed_node_has_crashed_on_purpose(case: Case) -> None:
+    case.started()
+
+    assert case.transport.signal(A, Order.KILL)
+
+    after = case.settled()
+    assert after.record is not None
+    assert (after.ended, after.record.asked_to_stop) == (KILLED, False)
+
+
+def test_a_node_that_is_ended_leaves_nothing(case: Case) -> None:
+    case.started()
+
+    assert case.transport.signal(A, Order.END)
+
+    assert case.settled().ended is not None
+
+
+@pytest.mark.parametrize("order", Order)
+def test_an_order_to_nobody_is_taken_by_nobody(case: Case, order: Order) -> None:
+    assert not case.transport.signal(A, order)
+    case.started()
+    case.transport.signal(A, Order.STOP)
+    case.settled()
+
+    assert not case.transport.signal(A, order)
+
+
+def test_a_node_that_runs_is_not_cleared(case: Case) -> None:
+    case.started()
+
+    assert case.transport.clear(A) == ("the runner of a is still there",)
+
+    assert case.look().record is not None
+
+
+def test_a_cleared_node_has_no_record_and_can_start_again(case: Case) -> None:
+    case.started()
+    case.transport.signal(A, Order.STOP)
+    case.settled()
+
+    assert case.transport.clear(A) == ()
+
+    after = case.look()
+    assert after.record is None
+    assert after.launch is not None
+    assert not after.running
+    assert case.started().running
+
+
+def test_a_purged_node_has_never_been(case: Case) -> None:
+    case.started()
+    case.transport.signal(A, Order.STOP)
+    case.settled()
+
+    assert case.transport.clear(A, purge=True) == ()
+
+    assert case.transport.survey() == ()
+    assert case.transport.survey([A]) == ()
+    assert case.transport.clear(A) == ()
+
+
+def test_a_survey_names_all_nodes_or_those_that_are_asked_for(case: Case) -> None:
+    case.started(B)
+    case.started(A)
+
+    assert [seen.name for seen in case.transport.survey()] == [A, B]
+    assert [seen.name for seen in case.transport.survey([B])] == [B]
+    assert [seen.name for seen in case.transport.survey([NodeName("z")])] == []
+
+
+def test_a_log_is_read_from_its_end_and_then_on(case: Case) -> None:
+    case.started()
+
+    first = case.transport.read_log(A, tail=1)
+    assert len(first.lines) == 1
+    assert case.transport.read_log(A, after=first.position).lines == ()
+    case.transport.signal(A, Order.STOP)
+    case.settled()
+
+    later = case.transport.read_log(A, after=first.position)
+    assert later.lines[-1].endswith("stopped")
+    assert case.transport.read_log(A).lines[-len(later.lines) :] == later.lines
+
+
+def test_a_node_without_a_log_has_no_lines(case: Case) -> None:
+    position = LogPosition(file=1, offset=2)
+
+    assert case.transport.read_log(NodeName("z")).lines == ()
+    assert case.transport.read_log(NodeName("z"), after=position).position == position
+
+
+def test_ports_are_chosen_by_a_command(case: Case) -> None:
+    done = case.transport.run([sys.executable, "-m", "swarmctl.ports", "127.0.0.1", "0", "0"], timeout_s=30)
+
+    first, second = done.stdout.split()
+    assert done.code == 0
+    assert first != second
+
+
+def test_a_command_that_does_not_exist_ends_with_127(case: Case) -> None:
+    done = case.transport.run(["/no/such/program"], timeout_s=30)
+
+    assert done.code == 127
+    assert "/no/such/program: No such file or directory" in done.stderr
+
+
+@pytest.mark.process
+def test_a_command_gets_its_input_and_gives_both_outputs_and_its_status(tmp_path: Path) -> None:
+    local = LocalTransport(Layout(state=tmp_path, run=tmp_path, swarm="lab"), Runtime(python=sys.executable))
+    program = "import sys; sys.stdout.write(sys.stdin.read()); sys.stderr.write('words'); sys.exit(5)"
+
+    done = local.run([sys.executable, "-c", program], timeout_s=30, stdin="data; $(x)")
+
+    assert (done.code, done.stdout, done.stderr) == (5, "data; $(x)", "words")
+
+
+@pytest.mark.process
+def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    local = LocalTransport(Layout(state=tmp_path, run=tmp_path, swarm="lab"), Runtime(python=sys.executable))
+    # The grandchild holds the output open, so that waiting for the command alone would not end.
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+
+    with pytest.raises(DeadlineExceeded, match=r"did not end within 0\.5 s"):
+        local.run([sys.executable, "-c", program], timeout_s=0.5)
