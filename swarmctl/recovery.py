@@ -209,9 +209,7 @@ def advance(state: SessionState, event: Happening) -> tuple[SessionState, Instru
     """
     match event:
         case StepRequested():
-            if state.target is not None:
-                raise ValueError("a step is already running")
-            return _next(replace(state, target=state.committed + event.tokens, waited=False))
+            return _next(_with_step(state, event.tokens))
         case RouteFound():
             return _next(_with_hops(state, event.hops))
         case RouteMissing():
@@ -236,11 +234,19 @@ def rolled_back(state: SessionState, position: int) -> SessionState:
     """The session cut to its first `position` positions; caches cannot be cut, so every leg is rebuilt.
 
     Raises:
-        ValueError: when the session is shorter than that, or a step is running.
+        ValueError: when the session never was there, or a step is running.
     """
-    if state.target is not None or position > state.committed:
+    if state.target is not None or not 0 <= position <= state.committed:
         raise ValueError(f"cannot go from position {state.committed} to {position}")
     return state if position == state.committed else replace(state, committed=position, legs=())
+
+
+def _with_step(state: SessionState, tokens: int) -> SessionState:
+    if state.target is not None:
+        raise ValueError("a step is already running")
+    if tokens < 1:
+        raise ValueError(f"a step of {tokens} tokens is none")
+    return replace(state, target=state.committed + tokens, waited=False)
 
 
 def _next(state: SessionState) -> tuple[SessionState, Instruction]:
@@ -301,14 +307,13 @@ def _without_leg(state: SessionState, event: LegFailed) -> SessionState:
     leg = state.leg(event.leg)
     if leg is None:
         raise ValueError(f"leg {event.leg} is not there")
-    seen = (leg.peer, event.kind)
-    # A server that ended an old stream of its own accord is healthy; the second time in one step it is not.
-    again = event.kind is FailureKind.EXPIRED and seen not in state.failures
+    # A server that ended an old stream of its own accord is healthy; one that ends a new stream is not.
+    again = event.kind is FailureKind.EXPIRED and leg.fed > 0
     return replace(
         state,
         legs=tuple(other for other in state.legs if other.id != leg.id),
         avoid=state.avoid if again else state.avoid | {leg.peer},
-        failures=(*state.failures, seen),
+        failures=(*state.failures, (leg.peer, event.kind)),
     )
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from swarmctl.client.generate import Client, Connection
+
+if TYPE_CHECKING:
+    from swarmctl.upstream.model import SwarmAddress
 
 
 @contextmanager
@@ -16,9 +20,17 @@ def connect(connection: Connection) -> Iterator[Client]:
         UpstreamMissing, UpstreamDrift: petals is not there, or not one this version was verified with.
         UsageError: no bootstrap peer is known.
     """
-    from swarmctl.upstream.model import SwarmAddress, open_model
+    from swarmctl.upstream.model import open_model
 
-    address = SwarmAddress(
+    with open_model(address_of(connection)) as opened:
+        yield Client(opened, connection)
+
+
+def address_of(connection: Connection) -> SwarmAddress:
+    """What of a connection `upstream.model.open_model` must know."""
+    from swarmctl.upstream.model import SwarmAddress
+
+    return SwarmAddress(
         source=connection.source,
         dht_prefix=connection.dht_prefix,
         initial_peers=connection.initial_peers,
@@ -30,5 +42,3 @@ def connect(connection: Connection) -> Iterator[Client]:
         update_period_s=connection.update_period_s,
         torch_dtype=connection.torch_dtype,
     )
-    with open_model(address) as opened:
-        yield Client(opened, connection)

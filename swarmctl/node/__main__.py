@@ -17,6 +17,8 @@ from swarmctl.node.log import RotatingLog
 from swarmctl.node.runner import GRACE_S, Runner
 from swarmctl.store import NodeFiles, read_launch
 
+_HIGHEST_FD = 4096
+
 
 def main() -> int:
     """Take the node's lock, then run it."""
@@ -26,6 +28,8 @@ def main() -> int:
     parser.add_argument("--grace", type=float, default=GRACE_S)
     parser.add_argument("--child", nargs=argparse.REMAINDER, default=None)
     options = parser.parse_args()
+    # Whatever else the starter had open: a pipe held here would keep its reader waiting for as long as the node runs.
+    os.closerange((options.lock_fd or 2) + 1, _HIGHEST_FD)
     folder: Path = options.launch.resolve().parent
     held = _lock(NodeFiles(folder=folder, sockets=folder).lock, options.lock_fd)
     if held is None:

@@ -80,7 +80,11 @@ class Watch:
             raise DeadlineExceeded(
                 f"gave up after {self.deadline_s:g} s waiting for {', '.join(behind)}",
                 reasons=error.reasons,
-                hints=[f"swarmctl logs {behind[0]}", "give more time: swarmctl up --timeout SECONDS"],
+                hints=[
+                    f"swarmctl logs {behind[0]}",
+                    f"if it hangs: swarmctl restart {behind[0]}",
+                    "give it more time: swarmctl up --timeout SECONDS",
+                ],
                 context={"nodes": behind, "deadline_s": self.deadline_s},
             ) from None
 
@@ -120,9 +124,16 @@ class Watch:
         raise NodeFailed(
             f"node {name} on {hosted.host} ended before it was ready: {ended}",
             reasons=tail,
-            hints=[f"swarmctl logs {name}"],
+            hints=[f"swarmctl logs {name}", *_advice(ended)],
             context={"node": name, "host": hosted.host, "ended": ended},
         )
+
+
+def _advice(ended: str) -> tuple[str, ...]:
+    # Nobody else kills with 9 while a node starts.
+    if "SIGKILL" in ended:
+        return ("the kernel may have run out of memory; `dmesg` says so",)
+    return ()
 
 
 def _server_lacks(facts: NodeFacts) -> str | None:

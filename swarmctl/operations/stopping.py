@@ -37,6 +37,8 @@ def stop(
     Raises:
         DeadlineExceeded: names what is left of which node.
     """
+    if not names:
+        return ()
     stopped: list[NodeStopped] = []
     pending = {
         name: _Stopping(name=name, host=found.host, was_running=found.node.running, began_s=timeline.since_s())

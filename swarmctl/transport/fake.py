@@ -1,7 +1,7 @@
 """A host in memory, for tests of whatever stands on a transport: nodes start, become ready and end as told.
 
-Each `survey` moves every running node one phase on, so that code which waits in a loop sees a start from its
-beginning to its end without a process, a file or a second of time.
+A `survey` moves every running node one phase on if time has passed since the last one, so that code which waits in a
+loop sees a start from its beginning to its end without a process, a file or a second of time.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def identity_of(path: str) -> PeerId:
 class _Node:
     launch: Launch
     record: Record | None
+    moved_at_s: float
     phase: int = 0
-    stuck_at: str | None = None
     lines: list[str] = field(default_factory=list)
     peer: PeerId | None = None
 
@@ -64,7 +64,7 @@ class FakeTransport:
         return self._commands(argv)
 
     def survey(self, names: Sequence[NodeName] | None = None) -> tuple[HostedNode, ...]:
-        """See `Transport`; everything that runs moves one phase on."""
+        """See `Transport`; everything that runs moves one phase on if time has passed."""
         for name, node in self._nodes.items():
             self._advance(name, node)
         wanted = sorted(self._nodes) if names is None else [name for name in names if name in self._nodes]
@@ -91,7 +91,9 @@ class FakeTransport:
             addresses=(f"/ip4/{launch.announce_ip}/tcp/{launch.port}/p2p/{launch.peer}",),
         )
         lines = before.lines if before is not None else []
-        self._nodes[name] = _Node(launch=launch, record=record, lines=lines, peer=launch.peer)
+        self._nodes[name] = _Node(
+            launch=launch, record=record, moved_at_s=self._clock.monotonic(), lines=lines, peer=launch.peer
+        )
         lines.append(f"started {launch.kind} {name}")
 
     def signal(self, node: NodeName, order: Order) -> bool:
@@ -135,8 +137,10 @@ class FakeTransport:
         self._nodes[node].lines.append(line)
 
     def _advance(self, name: NodeName, node: _Node) -> None:
-        if not node.alive:
+        now_s = self._clock.monotonic()
+        if not node.alive or now_s <= node.moved_at_s:
             return
+        node.moved_at_s = now_s
         if PHASES[node.phase] != self.stuck.get(name) and node.phase < len(PHASES) - 1:
             node.phase += 1
         if node.phase > 0 and name in self.doomed:

@@ -7,7 +7,9 @@ matches nothing is BROKEN: another server is asked, and when all say so the reco
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
+from concurrent import futures
 from dataclasses import dataclass
 
 from swarmctl.errors import RecoveryFailed, RequestInvalid
@@ -18,23 +20,30 @@ from swarmctl.recovery import FailureKind, GiveUp
 IDLE_S = 30.0
 
 _INVALID = (
-    (
-        "Cannot allocate KV cache for",
-        "the session is longer than the servers allow",
-    ),  # handler.py, inference_max_length
-    ("Maximum length exceeded", "the session is longer than was asked for"),  # block_functions.py
-    ("adapter", "the servers do not have this adapter"),  # handler.py, _get_active_adapter
+    # handler.py, inference_max_length
+    (r"Cannot allocate KV cache for", "the session is longer than the servers allow"),
+    (r"Maximum length exceeded", "the session is longer than was asked for"),  # block_functions.py
+    (r"adapter \S+ not found", "the servers do not have this adapter"),  # handler.py, _get_active_adapter
 )
 _KINDS = (
     ("Could not allocate", FailureKind.BUSY),  # memory_cache.py
     ("attention cache is full", FailureKind.BUSY),  # memory_cache.py
+    ("CUDA out of memory", FailureKind.BUSY),  # torch: the cache's tensors are made when they are first used
     ("Remote peer does not serve", FailureKind.REFUSED),  # handler.py, _check_uids
     ("protocols not supported", FailureKind.REFUSED),  # libp2p: the handlers are not there, or not yet
     ("protocol not supported", FailureKind.REFUSED),
 )
 
 
-class TooManyTokens(Exception):
+# asyncio's and concurrent's are classes of their own before Python 3.11.
+_TIMEOUTS = (TimeoutError, asyncio.TimeoutError, futures.TimeoutError)
+
+
+class ServerError(Exception):
+    """A server answered a request with an error; the text is the server's."""
+
+
+class TooManyTokens(ServerError):
     """The server takes fewer tokens in one request."""
 
 
@@ -42,8 +51,18 @@ class StreamSpent(Exception):
     """The stream ended for a reason that another stream to the same server will not meet."""
 
 
-class ServerError(Exception):
-    """A server answered a request with an error; the text is the server's."""
+class RequestFailed(Exception):
+    """A request was not answered as it should be; `error` is what the server, the network or libp2p made of it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def server_error(text: str) -> ServerError:
+    """The error that a server's text stands for; TooManyTokens when it would take the request in smaller pieces."""
+    # task_pool.py
+    return TooManyTokens(text) if "Task size greater than max_batch_size" in text else ServerError(text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,21 +74,24 @@ class Failure:
 
 
 def classify(error: BaseException, *, idle_s: float = 0.0, within_s: float = 0.0) -> Failure:
-    """The kind of a failed request. `idle_s`: how long the stream had been unused; `within_s`: the limit, if timed out.
+    """The kind of a failed request. `within_s`: the limit, if timed out.
+
+    `idle_s`: how long the stream had been unused when the request began; 0 for one that never answered before.
 
     Raises:
         RequestInvalid: when every server would say the same, because the request itself is wrong.
-        TooManyTokens: when the same server would take the request in smaller pieces.
     """
     if isinstance(error, StreamSpent):
         return Failure(kind=FailureKind.EXPIRED, reason=str(error))
-    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+    if isinstance(error, ServerError):
+        return _classify_answer(error, str(error), idle_s)
+    if isinstance(error, _TIMEOUTS):
         return Failure(kind=FailureKind.SILENT, reason=f"no answer within {within_s:g} s")
     if isinstance(error, (EOFError, ConnectionError)):  # IncompleteReadError is an EOFError
         if idle_s >= IDLE_S:
             return Failure(kind=FailureKind.EXPIRED, reason=f"stream ended after {idle_s:.0f} s without a step")
         return Failure(kind=FailureKind.LOST, reason="connection closed")
-    return _classify_text(error, str(error))
+    return _classify_other(error, str(error))
 
 
 def gave_up(verdict: GiveUp, *, position: int, waited_s: float, limit_s: float, tried: Sequence[str]) -> RecoveryFailed:
@@ -91,20 +113,28 @@ def gave_up(verdict: GiveUp, *, position: int, waited_s: float, limit_s: float, 
     )
 
 
-def _classify_text(error: BaseException, text: str) -> Failure:
-    if "Task size greater than max_batch_size" in text:  # task_pool.py
-        raise TooManyTokens(text) from error
-    for needle, kind in _KINDS:
-        if needle in text:
-            return Failure(kind=kind, reason=text)
-    if isinstance(error, ServerError):
-        for needle, message in _INVALID:
-            if needle in text:
-                raise RequestInvalid(message, reasons=[f"a server says: {text}"]) from error
-        return Failure(kind=FailureKind.BROKEN, reason=text or "the server answered with an error without a text")
+def _classify_answer(error: ServerError, text: str, idle_s: float) -> Failure:
+    if not text and idle_s > 0:
+        # handler.py: the session_timeout of a whole session ends it with a TimeoutError, which has no text.
+        return Failure(kind=FailureKind.EXPIRED, reason="the server ended the session without a word")
+    for pattern, message in _INVALID:
+        if re.search(pattern, text):
+            raise RequestInvalid(message, reasons=[f"a server says: {text}"]) from error
+    reason = text or "the server answered with an error without a text"
+    return Failure(kind=_kind_in(text) or FailureKind.BROKEN, reason=reason)
+
+
+def _classify_other(error: BaseException, text: str) -> Failure:
+    known = _kind_in(text)
+    if known is not None:
+        return Failure(kind=known, reason=" ".join(text.split()))
     if type(error).__name__ in ("ControlFailure", "P2PDaemonError", "DispatchFailure"):  # hivemind.p2p
         return Failure(kind=FailureKind.LOST, reason=_dial_reason(text))
     return Failure(kind=FailureKind.BROKEN, reason=f"{type(error).__name__}: {text}")
+
+
+def _kind_in(text: str) -> FailureKind | None:
+    return next((kind for needle, kind in _KINDS if needle in text), None)
 
 
 def _dial_reason(text: str) -> str:

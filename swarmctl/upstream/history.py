@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
+
+
+class Mark(NamedTuple):
+    """A moment of a history; see `History.mark`."""
+
+    end: int
+    orders: int
 
 
 class History:
     """The inputs at one block boundary, positions `[base, end)`, as the chunks in which they came.
 
-    Appending is O(1) and copies nothing (petals joins all of it at every step). Beam search reorders the sequences
-    of a batch at each step; an order is kept beside the chunks it applies to and carried out only when read.
+    Appending is O(1) and copies nothing that is new (petals joins all of it at every step). Beam search reorders the
+    sequences of a batch at each step; an order is kept beside the chunks it applies to and carried out only when read.
     """
 
     def __init__(self, base: int = 0) -> None:
@@ -22,14 +31,17 @@ class History:
     def extend(self, begin: int, chunk: torch.Tensor) -> None:
         """Add `chunk: [batch, tokens, hidden_size]` for positions from `begin`; what is held already is left out.
 
+        The chunk is kept, not copied, when it is on the CPU and all of it is new: it must not be changed afterwards.
+
         Raises:
             ValueError: when the chunk would leave a hole.
         """
         if begin > self.end:
             raise ValueError(f"positions {self.end}:{begin} are missing")
-        fresh = chunk[:, self.end - begin :]
+        fresh = chunk[:, self.end - begin :].detach().cpu()
         if fresh.shape[1]:
-            self._chunks.append(fresh.detach().cpu())
+            # A part of a chunk would keep the memory of all of it.
+            self._chunks.append(fresh if begin == self.end else fresh.clone())
             self.end += fresh.shape[1]
 
     def reorder(self, order: torch.Tensor) -> None:
@@ -37,21 +49,26 @@ class History:
         if self._chunks:
             self._orders.append((len(self._chunks), order.cpu()))
 
-    def undo_reorder(self) -> None:
-        """Forget the newest order, for a step that was not completed; call after `truncate`."""
-        if self._orders and self._orders[-1][0] >= len(self._chunks):
-            self._orders.pop()
+    def mark(self) -> Mark:
+        """This moment, to come back to with `restore` if the step that begins is not completed."""
+        return Mark(end=self.end, orders=len(self._orders))
+
+    def restore(self, mark: Mark) -> None:
+        """Forget the positions and the orders that have come since `mark` was taken."""
+        self.truncate(mark.end)
+        del self._orders[mark.orders :]
 
     def truncate(self, end: int) -> None:
-        """Forget positions from `end` on."""
+        """Forget positions from `end` on; the sequences of the others stay in their present order."""
         while self._chunks and self.end > end:
             surplus = self.end - end
             last = self._chunks.pop()
             kept = max(0, last.shape[1] - surplus)
             self.end -= last.shape[1] - kept
             if kept:
-                self._chunks.append(last[:, :kept])
-        self._orders = [(min(count, len(self._chunks)), order) for count, order in self._orders]
+                self._chunks.append(last[:, :kept].clone())
+        held = len(self._chunks)
+        self._orders = [(min(count, held), order) for count, order in self._orders] if held else []
 
     def read(self, begin: int, end: int) -> torch.Tensor:
         """Positions `[begin, end)`: `[batch, end - begin, hidden_size]`, sequences in their present order.
@@ -63,11 +80,12 @@ class History:
             raise ValueError(f"positions {begin}:{end} are not held, only {self.base}:{self.end}")
         parts: list[torch.Tensor] = []
         order: torch.Tensor | None = None
-        orders = list(self._orders)
+        newer = len(self._orders)
         chunk_end = self.end
         for index in range(len(self._chunks) - 1, -1, -1):
-            while orders and orders[-1][0] > index:
-                older = orders.pop()[1]
+            while newer and self._orders[newer - 1][0] > index:
+                newer -= 1
+                older = self._orders[newer][1]
                 # cache[p1][p2] == cache[p1[p2]]: an older order is looked up by the newer ones
                 order = older if order is None else older[order]
             chunk = self._chunks[index]
@@ -77,6 +95,9 @@ class History:
                 piece = chunk[:, low - chunk_begin : high - chunk_begin]
                 parts.append(piece if order is None else piece[order])
             chunk_end = chunk_begin
+            # What an ordinary step reads is at the end, and a session has thousands of chunks.
+            if chunk_begin <= begin:
+                break
         return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], dim=1)
 
     @property

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from hivemind.proto import runtime_pb2
 
 from swarmctl.blocks import PeerId
 from swarmctl.recovery import Leg
+from swarmctl.upstream.failures import RequestFailed, TooManyTokens
 from swarmctl.upstream.stream import ServerStream
 
 _CLOSE_S = 2.0
@@ -60,25 +61,52 @@ class LegStreams:
         return self._settings.step_timeout_s + (self._settings.alloc_timeout_s if patient else 0.0)
 
     def send(
-        self, leg: Leg, message: runtime_pb2.ExpertRequest, *, patient: bool, sent: Callable[[], None]
+        self,
+        leg: Leg,
+        message: runtime_pb2.ExpertRequest,
+        *,
+        opens: bool,
+        patient: bool,
+        sent: Callable[[], None],
     ) -> torch.Tensor:
-        """The answer to one request, `[batch, tokens, hidden_size]`; opens the stream if there is none.
+        """The answer to one request, `[batch, tokens, hidden_size]`. `opens`: on a new stream, else on the leg's.
+
+        `sent` is called on the event loop when the request has left; what it raises is raised here.
 
         Raises:
-            Exception: whatever the server, the network or libp2p makes of it; see `failures.classify`.
+            TooManyTokens: the server would take the request in smaller pieces; its stream has ended.
+            RequestFailed: anything else that the server, the network or libp2p makes of it.
         """
+        # A leg whose stream is gone must never get a new one here: its server's cache would begin in the middle.
+        known = None if opens else self._streams[leg.id]
+        trouble: list[Exception] = []
+
+        def told() -> None:
+            try:
+                sent()
+            except Exception as error:  # noqa: BLE001 - the caller's own, which no server is to be blamed for
+                trouble.append(error)
 
         async def exchange() -> runtime_pb2.ExpertResponse:
-            stream = self._streams.get(leg.id)
+            stream = known
             if stream is None:
                 peer = PeerID.from_base58(leg.peer)
                 stream = await ServerStream.open(self._p2p, peer, timeout_s=self._settings.connect_timeout_s)
                 self._streams[leg.id] = stream
-            return await stream.exchange(message, timeout_s=self.limit_s(leg, patient=patient), sent=sent)
+            return await stream.exchange(message, timeout_s=self.limit_s(leg, patient=patient), sent=told)
 
-        response = _result(RemoteExpertWorker.run_coroutine(exchange(), return_future=True))
+        try:
+            response = _result(RemoteExpertWorker.run_coroutine(exchange(), return_future=True))
+            outputs = deserialize_torch_tensor(response.tensors[0])
+        except TooManyTokens:
+            raise
+        except Exception as error:
+            raise RequestFailed(error) from error
+        finally:
+            if trouble:
+                raise trouble[0]
         self._used_at[leg.id] = time.monotonic()
-        return deserialize_torch_tensor(response.tensors[0])
+        return outputs
 
     def chunk_tokens(self, peer: PeerId, *, batch: int) -> int:
         """Positions that one request to `peer` may carry; the limit counts the tokens of all sequences."""
@@ -94,13 +122,13 @@ class LegStreams:
         self._used_at.pop(leg_id, None)
         if stream is not None:
             closing = RemoteExpertWorker.run_coroutine(stream.close(), return_future=True)
-            with suppress(TimeoutError, asyncio.TimeoutError):
+            with suppress(FutureTimeoutError):
                 closing.result(_CLOSE_S)
 
     def keep_only(self, legs: Collection[Leg]) -> None:
         """Close the streams of all other legs."""
         alive = {leg.id for leg in legs}
-        for leg_id in [leg_id for leg_id in self._streams if leg_id not in alive]:
+        for leg_id in [leg_id for leg_id in list(self._streams) if leg_id not in alive]:
             self.drop(leg_id)
 
 

@@ -1,4 +1,4 @@
-"""The bytes of one inference request, as petals' servers read them (both versions)."""
+"""One inference request: what a caller may ask for, and its bytes as petals' servers read them (both versions)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from hivemind.compression import serialize_torch_tensor
 from hivemind.proto import runtime_pb2
 from hivemind.utils.serializer import MSGPackSerializer
 from petals.data_structures import CHAIN_DELIMITER
+from petals.utils.misc import is_dummy
 from petals.utils.packaging import pack_args_kwargs
 
 from swarmctl.blocks import BlockRange
+from swarmctl.errors import RequestInvalid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,77 @@ class StepRequest:
 
     order: torch.Tensor | None
     prompts: torch.Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionShape:
+    """What a session was opened for, and where it is. `inputs`: batch and hidden size, None before its first step."""
+
+    num_blocks: int
+    max_length: int
+    position: int
+    inputs: tuple[int, int] | None
+
+
+def check_step(
+    shape: SessionShape, inputs: torch.Tensor, prompts: torch.Tensor | None, hypo_ids: torch.Tensor | None
+) -> None:
+    """Refuse a step that every server would refuse, before any of them is asked; see `RecoverableSession.step`.
+
+    Raises:
+        RequestInvalid: says what does not fit.
+    """
+    if inputs.ndim != 3 or inputs.shape[1] == 0:
+        raise RequestInvalid(f"a step takes [batch, tokens, hidden_size] with one token at least, got {_of(inputs)}")
+    batch, tokens, hidden = inputs.shape
+    opened_batch, opened_hidden = shape.inputs or (batch, hidden)
+    if batch != opened_batch:
+        raise RequestInvalid(
+            f"the session was opened for a batch of {opened_batch}, this step has {batch}",
+            reasons=["servers size a session's attention cache at its first step"],
+            hints=["open another session for another batch size"],
+            context={"opened_with": opened_batch, "got": batch},
+        )
+    if hidden != opened_hidden:
+        raise RequestInvalid(f"the session has a hidden size of {opened_hidden}, this step has {hidden}")
+    if shape.position + tokens > shape.max_length:
+        raise RequestInvalid(
+            f"the session was opened for {shape.max_length} tokens; "
+            f"{shape.position} are cached and {tokens} more do not fit",
+            hints=["open the session with a larger max_length"],
+            context={"max_length": shape.max_length, "position": shape.position, "tokens": tokens},
+        )
+    if hypo_ids is not None and not is_dummy(hypo_ids):
+        _check_order(hypo_ids, batch)
+    if prompts is not None and not is_dummy(prompts):
+        _check_prompts(shape, inputs, prompts)
+
+
+def _check_order(hypo_ids: torch.Tensor, batch: int) -> None:
+    if hypo_ids.ndim != 1 or len(hypo_ids) != batch:
+        raise RequestInvalid(f"hypo_ids has {hypo_ids.numel()} entries for a batch of {batch}")
+    if hypo_ids.dtype != torch.int64 or not bool(((hypo_ids >= 0) & (hypo_ids < batch)).all()):
+        raise RequestInvalid(f"hypo_ids must be int64 numbers of sequences, 0 to {batch - 1}")
+
+
+def _check_prompts(shape: SessionShape, inputs: torch.Tensor, prompts: torch.Tensor) -> None:
+    batch, tokens, hidden = inputs.shape
+    if shape.position > 0:
+        raise RequestInvalid(f"deep prompts come with the first step; the session is at position {shape.position}")
+    fits = prompts.ndim == 4 and (prompts.shape[0], prompts.shape[3]) == (shape.num_blocks, hidden)
+    if not fits or prompts.shape[1] not in (1, batch):
+        raise RequestInvalid(
+            f"deep prompts take [{shape.num_blocks}, {batch} or 1, prefix, {hidden}], got {_of(prompts)}",
+            reasons=["that is blocks, batch, prefix and hidden size"],
+        )
+    if prompts.shape[2] > tokens:
+        raise RequestInvalid(
+            f"deep prompts of {prompts.shape[2]} positions do not fit into a first step of {tokens} tokens"
+        )
+
+
+def _of(tensor: torch.Tensor) -> str:
+    return str(list(tensor.shape))
 
 
 def encode_request(  # noqa: PLR0913 - one argument a field of the message
@@ -52,7 +125,8 @@ def encode_request(  # noqa: PLR0913 - one argument a field of the message
     if step.prompts is not None and begin == 0:
         prompts = step.prompts[blocks.start : blocks.end]
     order = torch.empty(0, dtype=torch.int64) if replay or step.order is None else step.order
-    hidden = hidden.to(dtype) if isinstance(dtype, torch.dtype) else hidden
+    # The name comes from a record that anybody can write.
+    hidden = hidden.to(dtype) if isinstance(dtype, torch.dtype) and dtype.is_floating_point else hidden
     tensors, structure = pack_args_kwargs(hidden, prompts, order)
     metadata: dict[str, object] = {"step_id": str(uuid.uuid4()), "args_structure": structure}
     if opens:

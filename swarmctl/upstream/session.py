@@ -32,10 +32,10 @@ from swarmctl.events import (
 )
 from swarmctl.recovery import FailureKind, Leg
 from swarmctl.routing import NoRoute
-from swarmctl.upstream.failures import StreamSpent, TooManyTokens, classify, gave_up
-from swarmctl.upstream.history import History
+from swarmctl.upstream.failures import RequestFailed, StreamSpent, TooManyTokens, classify, gave_up
+from swarmctl.upstream.history import History, Mark
 from swarmctl.upstream.legs import LegStreams, SessionSettings
-from swarmctl.upstream.requests import StepRequest, encode_request
+from swarmctl.upstream.requests import SessionShape, StepRequest, check_step, encode_request
 from swarmctl.upstream.router import Router
 
 # How often a session without a route looks at the DHT again; a read of a private swarm takes a few milliseconds.
@@ -43,7 +43,10 @@ _LOOK_AGAIN_S = 0.5
 _SAY_WAITING_S = 5.0
 
 RequestHook = Callable[[Hop, int, bool], None]
-"""Called with (hop, position, replay) when a request has left and before its answer; for drills."""
+"""Called with (hop, position, replay) when a request has left and before its answer; for drills.
+
+Runs on hivemind's event loop while the session's thread waits; what it raises is raised by the step.
+"""
 
 
 @dataclass
@@ -86,7 +89,7 @@ class RecoverableSession(InferenceSession):
         self._state = recovery.SessionState(num_blocks=len(sequence_manager))
         self._histories: dict[int, History] = {0: History()}
         self._legs = LegStreams(sequence_manager.state.p2p, self._settings)
-        self._batch: int | None = None
+        self._shape: tuple[int, int] | None = None  # batch, hidden size
         self._deep_prompts: torch.Tensor | None = None
         self._began = time.monotonic()
         self._steps = 0
@@ -124,29 +127,28 @@ class RecoverableSession(InferenceSession):
         `hypo_ids: [batch], int64`: sequence i continues what sequence `hypo_ids[i]` was (beam search).
 
         Raises:
-            RequestInvalid: the session is too short, or the batch differs from the first step's; it stays usable.
+            RequestInvalid: the session is too short, or the tensors do not fit the first step's; it stays usable.
             RecoveryFailed: no server could take a span over in time; the session stays at its position.
         """
-        self._validate(inputs, hypo_ids)
+        if self._closed:
+            raise RequestInvalid("the session is closed")
+        start = self.position
+        check_step(self._checked_shape(), inputs, prompts, hypo_ids)
         order = None if hypo_ids is None or is_dummy(hypo_ids) else hypo_ids.cpu()
-        if prompts is not None and not is_dummy(prompts):
-            self._deep_prompts = prompts.detach().cpu()
-        self._batch = inputs.shape[0]
-        begun = time.monotonic()
-        before = frozenset(self._histories)
-        if order is not None:
-            for history in self._histories.values():
-                history.reorder(order)
-        self._histories[0].extend(self.position, inputs)
-        outputs = self._histories[len(self._router)] = History(base=self.position)
-        request = StepRequest(order=order, prompts=self._deep_prompts)
+        if start == 0:
+            self._deep_prompts = None if prompts is None or is_dummy(prompts) else prompts.detach().cpu()
+            self._shape = (inputs.shape[0], inputs.shape[2])
+        begun, tokens = time.monotonic(), inputs.shape[1]
+        before = {at: held.mark() for at, held in self._histories.items()}
         try:
-            self._perform(request, tokens=inputs.shape[1])
+            self._remember(inputs, order)
+            self._perform(StepRequest(order=order, prompts=self._deep_prompts), tokens=tokens)
+            outputs = self._histories[len(self._router)].read(start, start + tokens)
+            self._finish(begun, tokens=tokens)
+            return outputs.to(device=inputs.device, dtype=inputs.dtype)
         except BaseException:
-            self._abort(before, reordered=order is not None)
+            self._abort(start, before)
             raise
-        self._finish(begun, tokens=inputs.shape[1])
-        return outputs.read(outputs.base, outputs.end).to(device=inputs.device, dtype=inputs.dtype)
 
     def close(self, *_exc_details: object) -> None:
         """Close every stream, waiting for no peer; may be called twice."""
@@ -163,26 +165,21 @@ class RecoverableSession(InferenceSession):
 
     # --- a step ---------------------------------------------------------------------------------------------
 
-    def _validate(self, inputs: torch.Tensor, hypo_ids: torch.Tensor | None) -> None:
-        if self._closed:
-            raise RequestInvalid("the session is closed")
-        batch, tokens, _ = inputs.shape
-        if self._batch is not None and batch != self._batch and self.position > 0:
-            raise RequestInvalid(
-                f"the session was opened for a batch of {self._batch}, this step has {batch}",
-                reasons=["servers size a session's attention cache at its first step"],
-                hints=["open another session for another batch size"],
-                context={"opened_with": self._batch, "got": batch},
-            )
-        if hypo_ids is not None and not is_dummy(hypo_ids) and len(hypo_ids) != batch:
-            raise RequestInvalid(f"hypo_ids has {len(hypo_ids)} entries for a batch of {batch}")
-        if self.position + tokens > self._max_length:
-            raise RequestInvalid(
-                f"the session was opened for {self._max_length} tokens; "
-                f"{self.position} are cached and {tokens} more do not fit",
-                hints=["open the session with a larger max_length"],
-                context={"max_length": self._max_length, "position": self.position, "tokens": tokens},
-            )
+    def _checked_shape(self) -> SessionShape:
+        return SessionShape(
+            num_blocks=len(self._router),
+            max_length=self._max_length,
+            position=self.position,
+            inputs=self._shape if self.position else None,
+        )
+
+    def _remember(self, inputs: torch.Tensor, order: torch.Tensor | None) -> None:
+        for history in self._histories.values():
+            if order is not None:
+                history.reorder(order)
+        # A copy: the caller may use its buffer again.
+        self._histories[0].extend(self.position, inputs.detach().to("cpu", copy=True))
+        self._histories[len(self._router)] = History(base=self.position)
 
     def _perform(self, request: StepRequest, *, tokens: int) -> None:
         self._failover, self._waiting_since, self._said_waiting_at, self._lost = None, None, None, []
@@ -192,7 +189,10 @@ class RecoverableSession(InferenceSession):
                 case recovery.FindRoute():
                     instruction = self._advance(self._find(instruction))
                 case recovery.Feed():
+                    # Until its answer is noted in the state, the leg's cache may be ahead of it.
+                    self._feeding = instruction.leg.id
                     instruction = self._advance(self._feed(instruction, request))
+                    self._feeding = None
                 case recovery.Wait():
                     instruction = self._advance(self._wait(instruction))
                 case recovery.GiveUp():
@@ -208,7 +208,6 @@ class RecoverableSession(InferenceSession):
         now = time.monotonic()
         # Boundaries that no leg begins at any more would stop growing; a later leg there starts from the beginning.
         self._histories = {at: held for at, held in self._histories.items() if at in self._state.boundaries or at == 0}
-        self._position = self._state.committed
         self._steps += 1
         took_ms = (now - begun) * 1e3
         if self._failover is not None:
@@ -222,24 +221,22 @@ class RecoverableSession(InferenceSession):
                 step_ms=took_ms,
             )
         self._emit(
-            StepDone, step=self._steps, position=self.position, tokens=tokens, batch=self._batch or 0, took_ms=took_ms
+            StepDone, step=self._steps, position=self.position, tokens=tokens, batch=self._batch, took_ms=took_ms
         )
 
-    def _abort(self, before: frozenset[int], *, reordered: bool) -> None:
+    def _abort(self, start: int, before: Mapping[int, Mark]) -> None:
         """Back to where the step began. Boundaries that it made are forgotten: their sequences are in a new order."""
         self._advance(recovery.StepAborted(in_flight=self._feeding))
+        self._state = recovery.rolled_back(self._state, start)
         self._feeding = None
         self._histories = {at: held for at, held in self._histories.items() if at in before}
-        self._histories.pop(len(self._router), None)
-        for history in self._histories.values():
-            history.truncate(self.position)
-            if reordered:
-                history.undo_reorder()
+        for at, history in self._histories.items():
+            history.restore(before[at])
         self._legs.keep_only(self._state.legs)
 
     def _find(self, wanted: recovery.FindRoute) -> recovery.Happening:
         begun = time.monotonic()
-        tokens = (self._batch or 1) * self._max_length
+        tokens = self._batch * self._max_length
         found = self._router.route(wanted.need, avoid=wanted.avoid, cache_tokens=tokens, lift_bans=not wanted.waited)
         if isinstance(found, NoRoute):
             return recovery.RouteMissing(missing=found.missing)
@@ -286,14 +283,10 @@ class RecoverableSession(InferenceSession):
         if replayed:
             chunks = -(-(feed.end - feed.begin) // self._chunk_of(leg))
             self._emit(ReplayStarted, hop=hop, tokens=replayed, chunks=chunks)
-        self._feeding = leg.id
         try:
             self._send_all(feed, request)
-        except RequestInvalid:
-            raise
-        except Exception as error:  # noqa: BLE001 - everything a server can do to us; classify() names it
-            return self._failed(feed, error, begun)
-        self._feeding = None
+        except RequestFailed as failed:
+            return self._failed(feed, failed.error, begun)
         self._router.report_success(leg.peer)
         if replayed:
             took_ms = (time.monotonic() - begun) * 1e3
@@ -309,17 +302,16 @@ class RecoverableSession(InferenceSession):
             try:
                 outputs = self._send(feed, request, begin, end)
             except TooManyTokens as error:
-                if end - begin == 1:
+                if end - begin <= self._least_chunk:
                     raise RequestInvalid(
-                        f"a batch of {self._batch} is more than the servers take in one step",
+                        f"{self._batch} x {end - begin} positions are more than a server takes in one request",
                         reasons=[str(error)],
                         hints=["use a smaller batch", "raise max_batch_size in the swarm file"],
                     ) from error
                 self._legs.halve_chunk(feed.leg.peer, end - begin)
                 if not feed.opens:
-                    raise StreamSpent(
-                        "the server takes smaller requests, and ended the stream over this one"
-                    ) from error
+                    spent = StreamSpent("the server takes smaller requests, and ended the stream over this one")
+                    raise RequestFailed(spent) from error
                 self._legs.drop(feed.leg.id)
                 begin = 0
                 continue
@@ -329,13 +321,14 @@ class RecoverableSession(InferenceSession):
     def _send(self, feed: recovery.Feed, request: StepRequest, begin: int, end: int) -> torch.Tensor:
         leg = feed.leg
         record = self._router.record_of(leg.peer)
+        hidden = self._histories[leg.blocks.start].read(begin, end)
         message = encode_request(
             request if begin == feed.begin else replace(request, order=None),
             uids=self._router.block_uids[leg.blocks.start : leg.blocks.end],
             blocks=leg.blocks,
-            hidden=self._histories[leg.blocks.start].read(begin, end),
+            hidden=hidden,
             begin=begin,
-            opens=not self._legs.is_open(leg),
+            opens=begin == 0,
             replay=feed.opens,
             max_length=self._max_length,
             alloc_timeout_s=self._settings.alloc_timeout_s if feed.patient else 0.0,
@@ -346,14 +339,13 @@ class RecoverableSession(InferenceSession):
             if self._on_request is not None:
                 self._on_request(self._hop(leg), begin, feed.opens and self.position > 0)
 
-        outputs = self._legs.send(leg, message, patient=feed.patient, sent=sent)
-        if outputs.shape[:2] != (self._batch, end - begin):
-            raise ValueError(f"asked for {[self._batch, end - begin]} positions, got {list(outputs.shape[:2])}")
+        outputs = self._legs.send(leg, message, opens=begin == 0, patient=feed.patient, sent=sent)
+        if outputs.shape != hidden.shape:
+            raise RequestFailed(ValueError(f"asked for {list(hidden.shape)}, got {list(outputs.shape)}"))
         return outputs
 
     def _failed(self, feed: recovery.Feed, error: Exception, begun: float) -> recovery.Happening:
-        leg, self._feeding = feed.leg, None
-        now = time.monotonic()
+        leg, now = feed.leg, time.monotonic()
         in_flight = self._legs.is_open(leg)
         idle_s = max(0.0, self._legs.idle_s(leg) - (now - begun))
         failure = classify(error, idle_s=idle_s, within_s=self._legs.limit_s(leg, patient=feed.patient))
@@ -377,9 +369,16 @@ class RecoverableSession(InferenceSession):
         return recovery.LegFailed(leg=leg.id, kind=failure.kind)
 
     def _chunk_of(self, leg: Leg) -> int:
+        return max(self._least_chunk, self._legs.chunk_tokens(leg.peer, batch=self._batch))
+
+    @property
+    def _least_chunk(self) -> int:
         # The server adds deep prompts to the first chunk, so that one must not be shorter than they are.
-        least = 1 if self._deep_prompts is None else self._deep_prompts.shape[2]
-        return max(least, self._legs.chunk_tokens(leg.peer, batch=self._batch or 1))
+        return 1 if self._deep_prompts is None else self._deep_prompts.shape[2]
+
+    @property
+    def _batch(self) -> int:
+        return 1 if self._shape is None else self._shape[0]
 
     def _hop(self, leg: Leg) -> Hop:
         return Hop(blocks=leg.blocks, peer=leg.peer, node=self._names.get(leg.peer))

@@ -16,7 +16,7 @@ from contextlib import suppress
 from hivemind.p2p import P2P, PeerID
 from hivemind.proto import runtime_pb2
 
-from swarmctl.upstream.failures import ServerError
+from swarmctl.upstream.failures import server_error
 
 HANDLER = "TransformerConnectionHandler.rpc_inference"
 
@@ -57,7 +57,7 @@ class ServerStream:
             sent()
         response, error = await P2P.receive_protobuf(runtime_pb2.ExpertResponse, self._reader)
         if error is not None:
-            raise ServerError(error.message)
+            raise server_error(error.message)
         if response is None:
             raise EOFError("the server ended the stream")
         self.answered_at = asyncio.get_running_loop().time()

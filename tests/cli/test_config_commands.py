@@ -103,3 +103,9 @@ def test_show_fills_in_the_defaults_and_is_a_valid_file(shell):
 
 def test_the_schema_is_json(bare):
     assert "properties" in json.loads(bare("config", "schema").out)
+
+
+def test_init_into_a_folder_that_is_not_there_is_a_plain_sentence(bare):
+    done = bare("init", "-o", str(bare.folder / "no" / "swarm.yaml"))
+    assert done.code == 2
+    assert done.err.startswith("error: cannot write ")

@@ -54,6 +54,7 @@ def test_up_makes_every_node_online_and_down_leaves_nothing(running: Lab) -> Non
 
     assert {event.node: event.how for event in stopped} == dict.fromkeys(("a", "b", "boot"), "stopped")
     assert stopped[-1].node == BOOT
+    assert [event for event in running.events if isinstance(event, NodeStopped)] == list(stopped)
     assert not running.left()
     assert not running.runners()
     assert all(ports.is_free("127.0.0.1", port) for port in open_ports)
@@ -64,7 +65,12 @@ def test_up_makes_every_node_online_and_down_leaves_nothing(running: Lab) -> Non
         assert left == {"identity.key", "identity.json", "launch.json", "lock", "node.log"}
 
 
-def test_up_twice_changes_nothing(running: Lab) -> None:
+def test_up_twice_changes_nothing_that_is_listed(running: Lab) -> None:
+    rows = {row.node: row for row in list_processes(running.site)}
+    assert list(rows) == ["a", "b", "boot"]
+    assert (rows[A].kind, rows[A].port, rows[A].children) == ("server", running.record(A).port, 1)
+    assert [process.role for process in rows[A].processes] == ["runner", "child"]
+    assert rows[A].rss_bytes > 1024 * 1024
     before = pids(running)
 
     again = up(running.site, sink=running.events.append, deadline_s=30)
@@ -74,13 +80,10 @@ def test_up_twice_changes_nothing(running: Lab) -> None:
     assert pids(running) == before
 
 
-def test_down_twice_has_nothing_to_do(running: Lab) -> None:
+def test_down_twice_has_nothing_to_do_and_purge_still_removes_every_file(running: Lab) -> None:
     down(running.site, sink=running.events.append)
-
     assert down(running.site, sink=running.events.append) == ()
 
-
-def test_purge_removes_every_file(running: Lab) -> None:
     down(running.site, sink=running.events.append, purge=True)
 
     assert list(running.site.layout.state.iterdir()) == []
@@ -281,22 +284,3 @@ def test_logs_are_read_by_node_filtered_and_followed_to_the_end(running: Lab) ->
     rest = [line for _, line in following]
     assert "leaving in good order" in rest
     assert rest[-1].endswith("swarmctl: stopped")
-
-
-def test_processes_are_listed_with_what_they_use(running: Lab) -> None:
-    rows = {row.node: row for row in list_processes(running.site)}
-
-    assert list(rows) == ["a", "b", "boot"]
-    row = rows[A]
-    assert (row.kind, row.port, row.pid) == ("server", running.record(A).port, running.record(A).child_pid)
-    assert [process.role for process in row.processes] == ["runner", "child"]
-    assert row.children == 1
-    assert row.rss_bytes > 1024 * 1024
-
-
-def test_stopping_is_told_node_by_node(running: Lab) -> None:
-    down(running.site, sink=running.events.append)
-
-    told = [event for event in running.events if isinstance(event, NodeStopped)]
-    assert {event.node for event in told[:2]} == {A, B}
-    assert told[2].node == BOOT

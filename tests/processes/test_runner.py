@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -222,6 +223,19 @@ def test_a_launch_file_that_cannot_be_read_is_named(lab: Lab) -> None:
 
     assert done.returncode == 1
     assert f"{lab.files(A).launch} is missing or broken" in done.stderr
+
+
+def test_a_node_does_not_hold_open_what_its_starter_had_open(lab: Lab) -> None:
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    try:
+        started(lab, "mute")
+    finally:
+        os.close(writing)
+
+    with os.fdopen(reading, "rb") as source:
+        assert source.read() == b""
+    assert lab.runners()
 
 
 def test_the_runner_stays_small(lab: Lab) -> None:

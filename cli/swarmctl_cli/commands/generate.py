@@ -137,6 +137,8 @@ def _generate(run: Run, site: Site, request: GenerateRequest, events: Path | Non
     data = {"model": site.spec.model.source, "generations": rows, "story": plain(done.story), "missed": missed}
     texts = [Text.assemble((one.prompt, "bold"), one.text) for one in done.generations]
     run.out.emit(data, human=lambda: Text("\n\n").join(texts), rows=rows, error=error)
+    if error is not None and run.out.format is Format.TABLE:
+        raise error
     if error is not None:
         raise typer.Exit(error.exit_code)
 
@@ -155,7 +157,10 @@ def _given(prompts: list[str], prompt_file: Path | None) -> tuple[list[str], str
 def _recorder(stack: ExitStack, path: Path | None) -> EventSink:
     if path is None:
         return lambda _event: None
-    file = stack.enter_context(path.open("w", encoding="utf-8"))
+    try:
+        file = stack.enter_context(path.open("w", encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot write the events to {path}", reasons=[str(error)]) from error
 
     def record(event: Event) -> None:
         file.write(encode(event) + "\n")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from swarmctl.errors import Refused
+from swarmctl.errors import Refused, UsageError
 from swarmctl_cli import completion
 from swarmctl_cli.completion import CONFIG_NAME
 from swarmctl_cli.context import Given, run_of
@@ -56,7 +56,10 @@ def init(
         raise Refused(
             f"{file} exists and was left as it is", hints=[f"swarmctl init {preset} -o {file} --force", again]
         )
-    file.write_text(text, encoding="utf-8")
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {file}", reasons=[str(error)]) from error
     named = "" if file.name == CONFIG_NAME else f" -c {file}"
     run.out.emit(
         {"file": str(file), "preset": preset},

@@ -106,7 +106,9 @@ def render(state: SessionView, width: int, symbols: Symbols = UNICODE) -> Render
     parts = [Text(symbols.rule * width, style="dim"), head, numbers]
     if state.waiting:
         parts.append(Text(f"       {state.waiting}", style="yellow"))
-    parts += [Text(said, style="dim" if index < len(state.log) - 1 else "") for index, said in enumerate(state.log)]
+    for said in state.log:
+        # Folded, not cut: a live display crops what is longer than the screen is wide.
+        parts.append(Text(said, style="dim" if said is not state.log[-1] else "", no_wrap=False, overflow="fold"))
     return Group(*parts)
 
 

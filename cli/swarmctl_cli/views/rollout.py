@@ -104,7 +104,9 @@ def _line(label: str, node: NodeProgress, bar: int, symbols: Symbols) -> Text:
     if node.phase == "stopped":
         return Text.assemble((f"{symbols.tick} ", "dim"), label, "  ", (node.note, "dim"))
     text = Text.assemble("  ", label, "  ", (node.phase, "cyan"))
-    if node.total:
+    if node.phase == "online":
+        text.append(", waiting for its record in the DHT and a first token", style="dim")
+    elif node.total:
         full = bar * node.done // node.total
         text.append(f"  {symbols.bar * full}", style="cyan")
         text.append(symbols.rule * (bar - full), style="dim")

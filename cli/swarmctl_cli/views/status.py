@@ -171,7 +171,8 @@ def _notes(snapshot: Snapshot) -> list[Text]:
     notes += [
         Text(f"{node.name}: the probe failed: {node.probe.reason}")
         for node in snapshot.nodes
-        if node.probe is not None and not node.probe.ok and node.probe.reason
+        # That a process which is gone does not answer is no news.
+        if node.process.running and node.probe is not None and not node.probe.ok and node.probe.reason
     ]
     notes += [Text.assemble(("warning: ", "bold yellow"), warning) for warning in snapshot.warnings]
     return [Text(), *notes] if notes else []

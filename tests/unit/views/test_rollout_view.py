@@ -30,6 +30,12 @@ def test_each_node_has_a_line_with_its_phase_and_a_bar_while_it_loads(golden):
     golden("rollout-lost", rollout.render(view_of(*STORY, lost), 100, symbols.ASCII))
 
 
+def test_a_node_that_is_up_but_not_ready_says_what_it_waits_for():
+    view = view_of(ev.NodePhase(node=LEFT, phase="online", done=15, total=15))
+    text = rollout.render(view, 100, symbols.UNICODE).plain
+    assert text == "  left-a  online, waiting for its record in the DHT and a first token"
+
+
 def test_a_node_that_becomes_ready_says_how_long_it_took_and_how_fast_it_answers():
     ready = ev.NodeReady(node=LEFT, took_s=14.2, probe_ms=38.0)
     assert rollout.line(ready) == "left-a: online after 14 s, a token through it took 38 ms"

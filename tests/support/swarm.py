@@ -1,0 +1,334 @@
+"""A real swarm of tiny models on this machine, run as an operator runs it, and a client of it that keeps histories."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from support.eventually import eventually
+from support.history import History
+from support.reaping import left_of_swarm, ports_of, reap
+from support.shell import Finished, Stream
+from swarmctl import config
+from swarmctl.blocks import NodeName
+from swarmctl.client.connect import address_of
+from swarmctl.client.generate import Client, Connection, Listener, Sampling
+from swarmctl.events import Event, FaultInjected, Hop, TokensEmitted
+from swarmctl.models.tiny import TinyShape
+from swarmctl.operations import generate as generating
+from swarmctl.operations.down import down
+from swarmctl.operations.drill import parse_kill
+from swarmctl.operations.kill import kill
+from swarmctl.operations.site import Site, open_site
+from swarmctl.operations.status import read_snapshot
+from swarmctl.operations.up import UpResult, up
+from swarmctl.snapshot import NodeState, Snapshot
+from swarmctl.upstream.model import ClientModel, open_model
+from swarmctl.upstream.tiny import write_tiny
+from swarmctl_cli.app import execute
+from swarmctl_cli.context import Run
+from swarmctl_cli.output import Output
+
+# One is up at a time, because a server takes ten seconds of a core to start; pytest orders the tests by it.
+ON_LLAMA = pytest.mark.parametrize("swarm", ["llama"], indirect=True, scope="session")
+ON_BOTH = pytest.mark.parametrize("swarm", ["llama", "bloom"], indirect=True, scope="session")
+
+# If `a` dies, no single server can replace it: b1 and b2 must take its blocks over together.
+SPLIT = {"a": "0:3", "b1": "0:2", "b2": "2:3", "c": "3:6", "d": "3:6"}
+NUM_BLOCKS = 6
+MAX_LENGTH = 256
+CACHE_TOKENS = 1024
+
+_FILE = """\
+version: 1
+swarm: {name}
+model: {{source: ./model}}
+redundancy: {{min: {replicas}, by: gpu}}
+defaults:
+  torch_dtype: float32
+  threads: 1
+  num_handlers: 2
+  update_period: 5s
+  inference_max_length: {max_length}
+  attn_cache_tokens: {cache_tokens}
+client: {{update_period: 2s}}
+nodes:
+{nodes}
+"""
+# A quiet machine needs 25 seconds for six servers; one that is shared has been seen to need four times that.
+_UP_S = 200.0
+_LOG_LINES = 40
+
+
+@dataclass
+class LiveSwarm:
+    """One swarm in a folder of its own, with its file, its state and its sockets."""
+
+    folder: Path
+    site: Site
+    ports: dict[str, int] = field(default_factory=dict)
+    doomed: set[NodeName] = field(default_factory=set)
+
+    @property
+    def nodes(self) -> tuple[NodeName, ...]:
+        """The declared servers."""
+        return tuple(self.site.spec.nodes)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What makes a command line mean this swarm."""
+        layout = self.site.layout
+        return {"SWARMCTL_STATE": str(layout.state), "SWARMCTL_RUN": str(layout.run), "NO_COLOR": "1"}
+
+    def up(self, *only: str, sink: Callable[[Event], None] = lambda _event: None) -> UpResult:
+        """Start what is missing, and wait until it serves."""
+        done = up(self.site, only=tuple(map(NodeName, only)), sink=sink, deadline_s=_UP_S)
+        self.ports |= ports_of(self.site.layout)
+        return done
+
+    def ready(self, *names: str) -> None:
+        """Start all that is missing if any of these nodes is (all of them, if none is named)."""
+        for name in tuple(self.doomed):
+            eventually(lambda name=name: self._has_ended(name), within_s=20)
+            self.doomed.discard(name)
+        states = self.states()
+        if any(states[NodeName(name)] is not NodeState.ONLINE for name in names or self.nodes):
+            self.up()
+
+    def _has_ended(self, name: NodeName) -> None:
+        found = self.site.survey((name,))[name].node
+        assert found.settled, f"{name} was killed, and {len(found.processes)} of its processes live"
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL these nodes, and wait until each record says so."""
+        for name in names:
+            kill(self.site, NodeName(name), sink=lambda _event: None)
+
+    def snapshot(self) -> Snapshot:
+        """What is observed now."""
+        return read_snapshot(self.site)
+
+    def states(self) -> dict[NodeName, NodeState]:
+        """Each declared server's state."""
+        return {node.name: node.state for node in self.snapshot().nodes}
+
+    def command(self, *words: str) -> Finished:
+        """A command line of this swarm's operator, in this process; not for commands that connect a client."""
+        out, err = Stream(), Stream()
+        env = {"HOME": str(self.folder), **self.env}
+        output = Output(stdout=out, stderr=err, env=env)
+        run = Run(out=output, env=env, cwd=self.folder, open_site=lambda _spec, _state, _run: self.site)
+        code = execute(list(words), run)
+        return Finished(code=code, out=out.getvalue(), err=err.getvalue())
+
+    def program(self, *argv: str, within_s: float, env: Mapping[str, str] | None = None) -> Finished:
+        """A Python program of this swarm's operator, in a process of its own that has so many seconds.
+
+        Raises:
+            subprocess.TimeoutExpired: it had not ended; it was killed, and what it had started with it.
+        """
+        done = subprocess.run(
+            [sys.executable, *argv],
+            cwd=self.folder,
+            env={**os.environ, **self.env, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=within_s,
+            check=False,
+        )
+        return Finished(code=done.returncode, out=done.stdout, err=done.stderr)
+
+    def logs(self) -> str:
+        """The last lines of every node's log."""
+        parts = []
+        for name in self.site.layout.names():
+            chunk = self.site.transport(next(iter(self.site.spec.hosts))).read_log(name, tail=_LOG_LINES)
+            parts += [f"--- {name}", *chunk.lines]
+        return "\n".join(parts)
+
+
+@contextmanager
+def live_swarm(
+    family: str, nodes: Mapping[str, str], *, replicas: int = 2, log: Callable[[str], None]
+) -> Iterator[LiveSwarm]:
+    """A swarm that is up; on leaving it is brought down, and whatever it leaves behind is an error, and is killed.
+
+    `log` gets the nodes' logs when the swarm does not come up or does not go down.
+    """
+    # Not pytest's tmp_path: its names are longer than a unix socket's path may be.
+    folder = Path(tempfile.mkdtemp(prefix="sw-"))
+    write_tiny(TinyShape(family=family, blocks=NUM_BLOCKS), folder / "model")
+    lines = "\n".join(f'  {name}: {{blocks: "{blocks}"}}' for name, blocks in nodes.items())
+    sizes = {"max_length": MAX_LENGTH, "cache_tokens": CACHE_TOKENS}
+    file = folder / config.FILE_NAME
+    file.write_text(_FILE.format(name=family, nodes=lines, replicas=replicas, **sizes))
+    site = open_site(config.load(file), folder / "state", folder / "run", python=sys.executable)
+    swarm = LiveSwarm(folder=folder, site=site)
+    try:
+        try:
+            swarm.up()
+            yield swarm
+            down(site, sink=lambda _event: None)
+            left = left_of_swarm(site.layout, swarm.ports.values())
+            assert not left, f"down left: {left}"
+        except BaseException:
+            log(swarm.logs())
+            raise
+    finally:
+        reap(site.layout)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Strike:
+    """SIGKILLs the server of a request that is under way, once: the first request that `when` is true of.
+
+    `when` gets the hop, the request's first position, and whether it is a replay.
+    """
+
+    def __init__(self, swarm: LiveSwarm, when: Callable[[Hop, int, bool], bool]) -> None:
+        self.victim: NodeName | None = None
+        self._swarm = swarm
+        self._when = when
+
+    def __call__(self, hop: Hop, position: int, replay: bool) -> None:
+        if self.victim is None and hop.node is not None and self._when(hop, position, replay):
+            self.victim = hop.node
+            self._swarm.doomed.add(hop.node)
+            kill(self._swarm.site, hop.node, sink=lambda _event: None, wait=False)
+
+
+class LocalModel:
+    """The whole checkpoint in this process, by transformers alone; loaded once, because that takes seconds."""
+
+    def __init__(self, source: str) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            self._model = AutoModelForCausalLM.from_pretrained(source, torch_dtype=torch.float32)
+        self._known: dict[tuple[object, ...], tuple[int, ...]] = {}
+
+    def generate(self, ids: Sequence[int], tokens: int, num_beams: int = 1) -> tuple[int, ...]:
+        """The new tokens after `ids`."""
+        asked = (tuple(ids), tokens, num_beams)
+        if asked not in self._known:
+            inputs = torch.tensor([list(ids)])
+            limits = {"max_new_tokens": tokens, "num_beams": num_beams, "do_sample": False, "pad_token_id": 0}
+            output = self._model.generate(inputs, attention_mask=torch.ones_like(inputs), **limits)
+            self._known[asked] = tuple(output[0, len(ids) :].tolist())
+        return self._known[asked]
+
+
+@dataclass
+class ConnectedClient:
+    """A client of a live swarm. `histories`: what it has done in the running test."""
+
+    swarm: LiveSwarm
+    opened: ClientModel
+    connection: Connection
+    reference: LocalModel
+    histories: list[History] = field(default_factory=list)
+
+    @property
+    def client(self) -> Client:
+        """The product's client on this connection."""
+        return Client(self.opened, self.connection)
+
+    def limited(self, **limits: float) -> ConnectedClient:
+        """The same client with other limits of `swarmctl.spec.ClientSpec`."""
+        return replace(self, connection=replace(self.connection, **limits))
+
+    def generate(
+        self,
+        *prompts: str,
+        tokens: int = 24,
+        kills: Sequence[str] = (),
+        between: Mapping[int, Callable[[], object]] | None = None,
+        on_event: Callable[[Event], object] = lambda _event: None,
+        request: Callable[[Hop, int, bool], None] | None = None,
+        **sampling: float,
+    ) -> History:
+        """Continue the prompts, and keep the history, also of a generation that fails.
+
+        `kills` are drills as on the command line (`first@10`). `between`: what to do when so many tokens have come
+        and the next step has not begun. `request` sees each request that has left, in place of the drills.
+        """
+        history = History(about=f"{prompts} {tokens} tokens, kills {list(kills)}, {sampling}")
+        self.histories.append(history)
+        due = dict(between or {})
+
+        def sink(event: Event) -> None:
+            history.events.append(event)
+            on_event(event)
+            if isinstance(event, FaultInjected):
+                self.swarm.doomed.add(event.node)
+            if isinstance(event, TokensEmitted) and event.index + 1 in due:
+                due.pop(event.index + 1)()
+
+        chosen = Sampling(max_new_tokens=tokens, **sampling)
+        try:
+            if request is not None:
+                done = self.client.generate(prompts, chosen, listener=Listener(sink=sink, request=request))
+            else:
+                drills = tuple(parse_kill(text, self.swarm.nodes) for text in kills)
+                asked = generating.GenerateRequest(prompts=prompts, sampling=chosen, kills=drills)
+                result = generating.generate(self.swarm.site, self.client, asked, sink=sink)
+                assert not result.missed, f"these drills never came: {result.missed}"
+                done = result.generations
+        except Exception as error:
+            history.error = str(error)
+            raise
+        assert not due, f"the generation ended before {sorted(due)} tokens"
+        history.ids = tuple(one.ids for one in done)
+        return history
+
+    def locally(self, *prompts: str, tokens: int = 24, num_beams: int = 1) -> tuple[tuple[int, ...], ...]:
+        """What transformers alone makes of each prompt, from the same checkpoint."""
+        encoded = [self.client.encode(prompt, chat=False) for prompt in prompts]
+        return tuple(self.reference.generate(ids, tokens, num_beams) for ids in encoded)
+
+    def banned(self) -> set[NodeName | None]:
+        """The nodes that this client leaves alone at this moment."""
+        return {self.connection.names.get(peer) for peer in self.opened.router.bans.banned(time.monotonic())}
+
+    def ready(self, *names: str) -> None:
+        """As `LiveSwarm.ready`; then wait until this client would use these nodes, whatever it thought of them before."""
+        self.swarm.ready(*names)
+        wanted = set(names or self.swarm.nodes)
+        for peer, name in self.connection.names.items():
+            if name in wanted:
+                self.opened.router.bans.record_success(peer)
+
+        def look() -> None:
+            self.opened.router.refresh(timeout_s=2.0)
+            known = {self.connection.names[record.peer]: record.state.value for record in self.opened.router.records()}
+            assert {name for name, state in known.items() if state == "ONLINE"} >= wanted, f"it knows {known}"
+
+        eventually(look, within_s=30)
+
+
+@contextmanager
+def connected_client(swarm: LiveSwarm) -> Iterator[ConnectedClient]:
+    """A client that is connected as the program's own is."""
+    connection = generating.connection_to(swarm.site, swarm.snapshot())
+    with open_model(address_of(connection)) as opened:
+        reference = LocalModel(swarm.site.spec.model.source)
+        yield ConnectedClient(swarm=swarm, opened=opened, connection=connection, reference=reference)
+
+
+def document_of(text: str) -> dict:
+    """The last line of a program's output, as JSON."""
+    return json.loads(text.strip().splitlines()[-1])
