@@ -76,7 +76,7 @@ class PeerSuspected(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PeerFailed(Event):
-    """A span's server is given up. `kind`: a `recovery.FailureKind`, for example lost. `detect_ms`: since the request."""
+    """A span's server is given up. `kind`: a `recovery.FailureKind`; `detect_ms`: since the request."""
 
     hop: Hop
     kind: str

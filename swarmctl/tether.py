@@ -12,6 +12,7 @@ This file imports only the standard library and nothing of the package, because 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -42,23 +43,44 @@ def arm(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def install() -> None:
+# Fork hooks are the process's, and cannot be taken back: they are registered once, for all callers of `install`.
+_forking: list[int] = []
+_pid_files: set[str] = set()
+
+
+def install(pids: str | None = None) -> None:
     """Tether every process that this one forks from now on, and the processes that those fork.
 
     They also get the default SIGTERM and SIGINT back: the handlers of the parent speak for the parent alone.
+    With `pids` this process and each of them append their pid to that file, a line each; see `swarmctl.scratch`.
     `subprocess` without `preexec_fn` does not run fork hooks; use `wrap` there.
     """
-    forking = [os.getpid()]
+    if pids is not None and pids not in _pid_files:
+        _pid_files.add(pids)
+        _note(pids)
+    if not _forking:
+        _forking.append(os.getpid())
+        os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
-    def remember() -> None:
-        forking[0] = os.getpid()
 
-    def tether() -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        arm(forking[0])
+def _before_fork() -> None:
+    _forking[0] = os.getpid()
 
-    os.register_at_fork(before=remember, after_in_child=tether)
+
+def _after_fork() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    arm(_forking[0])
+    for pids in _pid_files:
+        _note(pids)
+
+
+def _note(pids: str) -> None:
+    # Where the folder is gone, so is the node, and nobody will read it.
+    with contextlib.suppress(OSError):
+        handle = os.open(pids, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.write(handle, f"{os.getpid()}\n".encode())
+        os.close(handle)
 
 
 def wrap(argv: Sequence[str]) -> list[str]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from swarmctl import ports, processes, store, tether
+from swarmctl import ports, processes, scratch, store, tether
 from swarmctl.node import child
 from swarmctl.node.log import Pump, RotatingLog
 from swarmctl.store import Launch, NodeFiles, Record
@@ -85,7 +84,7 @@ class Runner:
             ended = refusal
         if self._pump is not None and not self._pump.finish(_SWEEP_S):
             self._log.say("a process outside the node still holds its output open; what it writes is lost")
-        shutil.rmtree(self._files.sockets, ignore_errors=True)
+        scratch.sweep(self._files.sockets)
         self._log.say(ended)
         self._write(replace(self._record, ended=ended, ended_at=_now()))
         return 0 if self._record.asked_to_stop else 1

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from swarmctl import scratch
 from swarmctl.blocks import NodeName, PeerId
 from swarmctl.client.connect import connect
 from swarmctl.client.generate import Client, Connection, Generation, Listener, Sampling
@@ -83,6 +84,7 @@ def generate(
 @contextmanager
 def connected(site: Site) -> Iterator[Client]:
     """A client of the site's swarm."""
+    scratch.sweep_clients(site.layout.run)
     with connect(connection_to(site, read_snapshot(site))) as client:
         yield client
 

@@ -59,7 +59,7 @@ def import_model(
     if not force and cache.is_complete(folder, origin=origin):
         return whole
     with cache.exclusive(folder):
-        problems = cache.verify(folder, origin=origin)
+        problems = cache.verify(folder, origin=origin) if folder.exists() else ("there was none",)
         if not problems and not force:
             return whole
         with cache.replacing(folder, origin=origin) as partial:

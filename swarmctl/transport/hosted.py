@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TypeVar
 
-from swarmctl import locks, ports, processes, store
+from swarmctl import locks, ports, processes, scratch, store
 from swarmctl.blocks import NodeName, PeerId
 from swarmctl.errors import Locked, NodeFailed, Refused
 from swarmctl.processes import ProcessSeen
@@ -216,7 +216,7 @@ def clear(layout: Layout, node: NodeName, *, purge: bool) -> tuple[str, ...]:
         left = _leftovers(files)
         if left:
             return left
-        shutil.rmtree(files.sockets, ignore_errors=True)
+        scratch.sweep(files.sockets)
         if purge:
             shutil.rmtree(files.folder)
             _drop_if_empty(layout.root)

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from swarmctl import tether
+from swarmctl import scratch, tether
 from swarmctl.blocks import PeerId
 from swarmctl.snapshot import PeerState
 from swarmctl.store import Launch, Observation, ObservedServer, Progress, launch_from, write_json
@@ -177,13 +177,13 @@ async def serve(launch: Launch) -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry point: `--launch FILE`."""
-    tether.install()
     parser = argparse.ArgumentParser(prog="swarmctl.upstream.bootstrap")
     parser.add_argument("--launch", required=True, type=Path)
     launch = launch_from(json.loads(parser.parse_args(arguments).launch.read_text(encoding="utf-8")))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     write_json(Path(launch.progress), Progress(phase="starting"))
     Path(launch.sockets).mkdir(parents=True, exist_ok=True, mode=0o700)
+    tether.install(str(scratch.pids_file(Path(launch.sockets))))
     with applied(patches.daemon_dies_with_us(), patches.sockets_in(Path(launch.sockets))):
         asyncio.run(serve(launch))
     return 0

@@ -1,11 +1,13 @@
 """Converts a GGUF file of a Llama model to a Hugging Face checkpoint, one shard in memory at a time.
 
-GGUF                                        checkpoint
-token_embd ─ dequantise ──────────────────▶ model.embed_tokens, and lm_head where there is no output
-blk.N.attn_q, attn_k ─ dequantise ─ rows ─▶ model.layers.N.self_attn.q_proj, k_proj
-blk.N.* ─ dequantise ─────────────────────▶ model.layers.N.*
-output_norm, output ──────────────────────▶ model.norm, lm_head
-tokenizer.* ──────────────────────────────▶ tokenizer.json, tokenizer_config.json
+    GGUF                                        checkpoint
+    token_embd ─ dequantise ──────────────────▶ model.embed_tokens, and lm_head where there is no output
+    blk.N.attn_q, attn_k ─ dequantise ─ rows ─▶ model.layers.N.self_attn.q_proj, k_proj
+    blk.N.* ─ dequantise ─────────────────────▶ model.layers.N.*
+    output_norm, output ──────────────────────▶ model.norm, lm_head
+    tokenizer.* ──────────────────────────────▶ tokenizer.json, tokenizer_config.json
+
+llama.cpp itself is not needed, nor is torch.
 """
 
 from __future__ import annotations

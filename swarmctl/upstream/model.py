@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swarmctl import tether
+from swarmctl import scratch, tether
 from swarmctl.blocks import NodeName, PeerId
 from swarmctl.errors import RequestInvalid, UsageError
 from swarmctl.upstream.compat import import_petals, quiet_transformers
@@ -27,6 +27,7 @@ from swarmctl.upstream import patches  # noqa: E402
 from swarmctl.upstream.patching import applied  # noqa: E402
 from swarmctl.upstream.router import Router  # noqa: E402
 from swarmctl.upstream.session import RecoverableSession  # noqa: E402
+from swarmctl.upstream.threads import spare_threads  # noqa: E402
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +71,12 @@ def open_model(address: SwarmAddress, *, stock: bool = False) -> Iterator[Client
     """
     if not address.initial_peers:
         raise UsageError("no bootstrap peer is known", hints=["swarmctl up"])
-    tether.install()
     quiet_transformers()
     address.sockets.mkdir(parents=True, exist_ok=True, mode=0o700)
+    tether.install(str(scratch.pids_file(address.sockets)))
     with ExitStack() as stack:
-        stack.callback(_remove_if_empty, address.sockets)
+        stack.callback(scratch.sweep, address.sockets)
+        stack.enter_context(spare_threads())
         stack.enter_context(applied(patches.daemon_dies_with_us(), patches.sockets_in(address.sockets)))
         if not stock:
             stack.enter_context(applied(patches.sessions_are(RecoverableSession)))
@@ -139,10 +141,3 @@ def _shut_down(manager: Any) -> None:
         RemoteExpertWorker.run_coroutine(p2p.shutdown(), return_future=True).result(5)
     manager.dht.shutdown()
     manager.dht.join(5)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    for left in folder.glob("p2p*.sock"):
-        left.unlink(missing_ok=True)
-    with suppress(OSError):
-        folder.rmdir()

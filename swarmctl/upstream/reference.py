@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from swarmctl.upstream.compat import quiet_transformers
+from swarmctl.upstream.threads import spare_threads
 
 
 def generate_locally(
@@ -18,7 +19,7 @@ def generate_locally(
 
     quiet_transformers()
     inputs = torch.tensor([list(ids) for ids in batch])
-    with warnings.catch_warnings(), torch.inference_mode():
+    with warnings.catch_warnings(), torch.inference_mode(), spare_threads():
         warnings.simplefilter("ignore", FutureWarning)
         model = AutoModelForCausalLM.from_pretrained(source, torch_dtype=torch.float32)
         output = model.generate(

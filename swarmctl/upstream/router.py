@@ -8,6 +8,7 @@ than it was given, and a record is believed only as far as its newest version go
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 _PING_TIMEOUT_S = 1.0
 _PING_ALL_UP_TO = 64
 _FIRST_TABLE_S = 30.0
+_FRESH_TABLE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,7 @@ class Table:
     """What is known at one moment. `generation` grows with every refresh, also with one that failed."""
 
     generation: int = 0
+    read_at: float = 0.0
     records: tuple[ServerRecord, ...] = ()
     error: str | None = None
 
@@ -101,7 +104,9 @@ class Router(RemoteSequenceManager):
             logger.warning("reading the DHT failed: %s", failure)
             admitted, error = self._table.records, str(failure)
         with self._refreshed:
-            self._table = Table(generation=self._table.generation + 1, records=admitted, error=error)
+            self._table = Table(
+                generation=self._table.generation + 1, read_at=time.monotonic(), records=admitted, error=error
+            )
             self._refreshed.notify_all()
         self._lift_bans_of_renewed(admitted)
         self._publish_to_petals(admitted)
@@ -143,14 +148,22 @@ class Router(RemoteSequenceManager):
     # --- routes ---------------------------------------------------------------------------------------------
 
     def route(
-        self, need: BlockRange, *, avoid: frozenset[PeerId], cache_tokens: int, lift_bans: bool = True
+        self,
+        need: BlockRange,
+        *,
+        avoid: frozenset[PeerId],
+        cache_tokens: int,
+        lift_bans: bool = True,
+        fresh_s: float = math.inf,
     ) -> Route | NoRoute:
         """Servers that tile `need`, none of `avoid`; with `lift_bans` a banned one is better than none.
 
-        Blocks for the first table only.
+        Blocks for the first table, and for up to a second if the table is older than `fresh_s`.
         """
         if self._table.generation == 0:
             self.refresh(timeout_s=_FIRST_TABLE_S)
+        elif time.monotonic() - self._table.read_at > fresh_s:
+            self.refresh(timeout_s=_FRESH_TABLE_S)
         offers, now = self._offers(), time.monotonic()
         if lift_bans:
             return choose_with_bans(offers, need, bans=self.bans, now=now, tried=avoid, cache_tokens=cache_tokens)

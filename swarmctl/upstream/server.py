@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from swarmctl import tether
+from swarmctl import scratch, tether
 from swarmctl.spec import ServerSettings
 from swarmctl.store import Launch, Progress, launch_from, write_json
 
@@ -161,13 +161,13 @@ def _say_when_online(server: Any, progress: Path, total: int) -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry point: `--launch FILE`."""
-    tether.install()
     parser = argparse.ArgumentParser(prog="swarmctl.upstream.server")
     parser.add_argument("--launch", required=True, type=Path)
     launch = launch_from(json.loads(parser.parse_args(arguments).launch.read_text(encoding="utf-8")))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     write_json(Path(launch.progress), Progress(phase="starting"))
     Path(launch.sockets).mkdir(parents=True, exist_ok=True, mode=0o700)
+    tether.install(str(scratch.pids_file(Path(launch.sockets))))
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     try:

@@ -6,6 +6,7 @@ place in the type tree and what `generate` keeps on it (`output_ids`, `past_key_
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ from swarmctl.upstream.router import Router
 
 # How often a session without a route looks at the DHT again; a read of a private swarm takes a few milliseconds.
 _LOOK_AGAIN_S = 0.5
+_FIRST_ROUTE_FRESH_S = 1.0
 _SAY_WAITING_S = 5.0
 
 RequestHook = Callable[[Hop, int, bool], None]
@@ -237,7 +239,11 @@ class RecoverableSession(InferenceSession):
     def _find(self, wanted: recovery.FindRoute) -> recovery.Happening:
         begun = time.monotonic()
         tokens = self._batch * self._max_length
-        found = self._router.route(wanted.need, avoid=wanted.avoid, cache_tokens=tokens, lift_bans=not wanted.waited)
+        # A first route is for the whole session, so it is worth a look; a failover must not wait for one.
+        fresh_s = math.inf if self._state.legs or self._failover is not None else _FIRST_ROUTE_FRESH_S
+        found = self._router.route(
+            wanted.need, avoid=wanted.avoid, cache_tokens=tokens, lift_bans=not wanted.waited, fresh_s=fresh_s
+        )
         if isinstance(found, NoRoute):
             return recovery.RouteMissing(missing=found.missing)
         took_ms = (time.monotonic() - begun) * 1e3

@@ -24,7 +24,7 @@ __all__ = ["TinyShape", "origin_of", "write_tiny"]
 # Changes with whatever changes the bytes that a shape gives.
 _RECIPE = "1"
 _PAD = "<pad>"
-# Large against float32 noise: two logits closer than it hardly ever lead the field
+# Large against float32 noise: two logits closer than it hardly ever lead.
 _LOGIT_SPREAD = 6.0
 _TEXT = """
 The swarm keeps its blocks on many machines, and each machine serves a span of them. A client sends the hidden

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -272,8 +273,15 @@ class FakeRouter:
         return self.servers[PeerId(peer.to_base58())].accept()
 
     def route(
-        self, need: BlockRange, *, avoid: frozenset[PeerId], cache_tokens: int, lift_bans: bool = True
+        self,
+        need: BlockRange,
+        *,
+        avoid: frozenset[PeerId],
+        cache_tokens: int,
+        lift_bans: bool = True,
+        fresh_s: float = math.inf,
     ) -> Route | NoRoute:
+        assert fresh_s > 0
         offers = [
             Offer(peer=peer, blocks=server.blocks, inference_rps=server.rps) for peer, server in self.servers.items()
         ]

@@ -23,7 +23,7 @@ from swarmctl.events import (
 )
 
 RECOVERY_BUDGET_S = 5.0
-"""From the moment a failure is noticed to the end of the step that met it; a quiet machine needs a tenth of a second."""
+"""From the moment a failure is noticed to the end of the step that met it; a quiet machine needs 0.1 s."""
 
 
 @dataclass
@@ -98,9 +98,8 @@ def _sessions(history: History) -> Iterator[list[Event]]:
 def positions_grow_by_the_step(history: History, _num_blocks: int) -> Iterator[str]:
     """No position is lost and none is computed twice, whatever happened within the step."""
     for session in _sessions(history):
-        position = step = 0
-        for done in (event for event in session if isinstance(event, StepDone)):
-            step += 1
+        position = 0
+        for step, done in enumerate((event for event in session if isinstance(event, StepDone)), start=1):
             if (done.step, done.position) != (step, position + done.tokens):
                 yield f"step {done.step} of {done.tokens} tokens went from position {position} to {done.position}"
             position = done.position

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
-
 from support.eventually import eventually
 from support.history import History
 from support.reaping import left_of_swarm, ports_of, reap
 from support.shell import Finished, Stream
+from transformers import AutoModelForCausalLM
+
 from swarmctl import config
 from swarmctl.blocks import NodeName
 from swarmctl.client.connect import address_of
@@ -102,16 +102,20 @@ class LiveSwarm:
 
     def ready(self, *names: str) -> None:
         """Start all that is missing if any of these nodes is (all of them, if none is named)."""
-        for name in tuple(self.doomed):
-            eventually(lambda name=name: self._has_ended(name), within_s=20)
-            self.doomed.discard(name)
+        self.await_death(*self.doomed)
         states = self.states()
         if any(states[NodeName(name)] is not NodeState.ONLINE for name in names or self.nodes):
             self.up()
 
-    def _has_ended(self, name: NodeName) -> None:
-        found = self.site.survey((name,))[name].node
-        assert found.settled, f"{name} was killed, and {len(found.processes)} of its processes live"
+    def await_death(self, *names: str) -> None:
+        """Wait until nothing of these killed nodes lives, so that they can be started again."""
+
+        def look() -> None:
+            left = {name: found.node.processes for name, found in self.site.survey(names).items()}
+            assert not any(left.values()), f"still alive: {left}"
+
+        eventually(look, within_s=20)
+        self.doomed.difference_update(names)
 
     def kill(self, *names: str) -> None:
         """SIGKILL these nodes, and wait until each record says so."""
@@ -195,21 +199,31 @@ def live_swarm(
 
 
 class Strike:
-    """SIGKILLs the server of a request that is under way, once: the first request that `when` is true of.
+    """SIGKILLs a server while a request is under way, once: at the first request that `when` is true of.
 
-    `when` gets the hop, the request's first position, and whether it is a replay.
+    `when` gets the hop, the request's first position, and whether it is a replay. `whom` names the server; without
+    it, it is the one that the request went to.
     """
 
-    def __init__(self, swarm: LiveSwarm, when: Callable[[Hop, int, bool], bool]) -> None:
+    def __init__(
+        self,
+        swarm: LiveSwarm,
+        when: Callable[[Hop, int, bool], bool],
+        *,
+        whom: Callable[[], NodeName | None] | None = None,
+    ) -> None:
         self.victim: NodeName | None = None
         self._swarm = swarm
         self._when = when
+        self._whom = whom
 
     def __call__(self, hop: Hop, position: int, replay: bool) -> None:
-        if self.victim is None and hop.node is not None and self._when(hop, position, replay):
-            self.victim = hop.node
-            self._swarm.doomed.add(hop.node)
-            kill(self._swarm.site, hop.node, sink=lambda _event: None, wait=False)
+        if self.victim is not None or not self._when(hop, position, replay):
+            return
+        self.victim = self._whom() if self._whom is not None else hop.node
+        assert self.victim is not None
+        self._swarm.doomed.add(self.victim)
+        kill(self._swarm.site, self.victim, sink=lambda _event: None, wait=False)
 
 
 class LocalModel:
@@ -305,7 +319,7 @@ class ConnectedClient:
         return {self.connection.names.get(peer) for peer in self.opened.router.bans.banned(time.monotonic())}
 
     def ready(self, *names: str) -> None:
-        """As `LiveSwarm.ready`; then wait until this client would use these nodes, whatever it thought of them before."""
+        """As `LiveSwarm.ready`; then wait until this client would use these nodes, whatever it has seen of them."""
         self.swarm.ready(*names)
         wanted = set(names or self.swarm.nodes)
         for peer, name in self.connection.names.items():

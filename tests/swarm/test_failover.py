@@ -6,18 +6,16 @@ file share what earlier ones have left standing, and each of them also runs alon
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 
 import pytest
 import torch
-from support.eventually import eventually
 from support.history import History, check
 from support.swarm import NUM_BLOCKS, ON_BOTH, ON_LLAMA, ConnectedClient, Strike
 
 from swarmctl.errors import ExitCode, RecoveryFailed
-from swarmctl.events import Event, PeerFailed, RecoveryDone, RouteChanged, WaitingForPeers
+from swarmctl.events import Event, Hop, PeerFailed, RecoveryDone, RouteChosen, WaitingForPeers
 from swarmctl.snapshot import NodeState
 
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(240)]
@@ -133,20 +131,101 @@ def test_unmodified_program_recovers_in_a_session_of_petals_own(client: Connecte
 @ON_LLAMA
 def test_second_server_killed_while_the_first_is_being_replaced(client: ConnectedClient):
     client.ready()
-    first = Strike(client.swarm, lambda hop, position, replay: hop.node == "a" and position >= 20)
-    second = Strike(client.swarm, lambda hop, _position, replay: hop.blocks.end == NUM_BLOCKS and first.victim)
-    careful = client.limited(replay_chunk_tokens=8)
+    first = Strike(client.swarm, lambda hop, position, _replay: hop.node == "a" and position >= 20)
+    second = Strike(
+        client.swarm,
+        lambda hop, _position, replay: replay and hop.node == "b1",
+        whom=lambda: client.histories[-1].of(RouteChosen)[0].route[-1].node,
+    )
 
-    def request(hop, position, replay):
+    def request(hop: Hop, position: int, replay: bool) -> None:
         first(hop, position, replay)
-        if replay and hop.node == "b1":
-            # In the middle of the first recovery: the last span is fed next, with its new token in flight or lost.
-            second.victim = second.victim or kill_last(client)
+        second(hop, position, replay)
 
-    history = careful.generate(PROMPT, request=request)
+    history = client.limited(replay_chunk_tokens=8).generate(PROMPT, request=request)
 
     assert history.ids == client.locally(PROMPT)
-    (done,) = history.of(RecoveryDone)
-    assert len(done.failed) == 2
-    assert {chunks for _, _, chunks in history.replays} == {3}
+    (recovery,) = history.of(RecoveryDone)
+    assert len(recovery.failed) == 2
+    assert {chunks for _, _, chunks in history.replays} == {3}, "a replay goes in pieces of bounded size"
     assert_survived(client, history, "a", second.victim)
+
+
+@ON_LLAMA
+def test_replacement_fails_when_the_original_is_back(client: ConnectedClient):
+    client.ready("a", "b1", "b2", "c")
+
+    history = client.generate(PROMPT, tokens=30, kills=("a@6", "b1@20"), between={13: lambda: client.ready("a")})
+
+    assert history.ids == client.locally(PROMPT, tokens=30)
+    assert history.failed == ("a", "b1")
+    assert history.routes[1][:2] == ("b1 0:2", "b2 2:3")
+    assert history.routes[2][:2] == ("a 0:2", "b2 2:3")
+    assert_survived(client, history, "a", "b1")
+
+
+@ON_LLAMA
+def test_prompts_of_different_lengths_go_on_when_a_server_dies(client: ConnectedClient):
+    client.ready("a", "c", "d")
+
+    history = client.generate(*OF_SEVERAL_LENGTHS, kills=("last@10",))
+
+    assert history.ids == client.locally(*OF_SEVERAL_LENGTHS)
+    assert_survived(client, history, *history.killed)
+
+
+@ON_LLAMA
+def test_session_goes_on_when_the_only_server_comes_back_in_time(client: ConnectedClient):
+    client.ready("a", "c")
+    last = only_one_serves_the_end(client)
+    starting: list[threading.Thread] = []
+
+    def restart(event: Event) -> None:
+        if isinstance(event, WaitingForPeers) and not starting:
+            client.swarm.await_death(last)
+            starting.append(threading.Thread(target=client.swarm.up, args=(last,)))
+            starting[0].start()
+
+    patient = client.limited(recover_timeout_s=150)
+    history = patient.generate(PROMPT, kills=("last@10",), on_event=restart)
+    starting[0].join(60)
+
+    assert history.ids == client.locally(PROMPT)
+    assert history.waited
+    assert set(history.failed) == {last}
+    assert_survived(client, history, last)
+
+
+@ON_LLAMA
+def test_recovery_fails_in_time_and_names_the_blocks_when_every_replica_is_dead(client: ConnectedClient):
+    client.ready("a", "c")
+    last = only_one_serves_the_end(client)
+    hasty = client.limited(recover_timeout_s=3)
+    began = time.monotonic()
+
+    with pytest.raises(RecoveryFailed, match="no server for blocks 3:6") as caught:
+        hasty.generate(PROMPT, kills=("last@10",))
+
+    assert time.monotonic() - began < 15
+    (failure,) = client.histories[-1].of(PeerFailed)[:1]
+    assert failure.hop.node == last
+    assert caught.value.context["blocks"] == "3:6"
+    assert caught.value.context["position"] == failure.position
+    assert f"{last}: lost" in caught.value.reasons
+    check(client.histories[-1], num_blocks=NUM_BLOCKS)
+
+
+@ON_LLAMA
+def test_generate_command_ends_with_4_when_blocks_have_no_server(client: ConnectedClient):
+    client.ready("a")
+    swarm = client.swarm
+    swarm.kill(*(name for name in ("c", "d") if swarm.states()[name] is NodeState.ONLINE))
+
+    done = swarm.program(
+        *("-m", "swarmctl_cli", "generate", PROMPT, "--recover-timeout", "2s", "-o", "json"), within_s=100
+    )
+
+    assert done.code == ExitCode.CHECK_NEGATIVE, done.err
+    assert done.document["error"]["context"]["blocks"] == "3:6"
+    assert "no server for blocks 3:6" in done.err
+    assert "Traceback" not in done.err
