@@ -5,12 +5,12 @@ The pictures in the README are made with it, from a running swarm; nothing in th
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
 import shlex
 import sys
-from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -45,7 +45,7 @@ def screen_of(argv: list[str]) -> str:
 def main(arguments: list[str]) -> None:
     """Entry point."""
     out, _, *argv = arguments
-    console = Console(record=True, width=_WIDTH, file=Path(os.devnull).open("w", encoding="utf-8"), force_terminal=True)
+    console = Console(record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text.assemble(("$ ", "bold green"), shlex.join(["swarmctl", *argv[1:]])))
     console.print(Text.from_ansi(screen_of(argv)), soft_wrap=True)
     console.save_svg(out, title="swarmctl")

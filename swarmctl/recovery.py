@@ -97,7 +97,9 @@ class WaitOver:
 
 @dataclass(frozen=True, kw_only=True)
 class DeadlinePassed:
-    """The time for a recovery is up."""
+    """The time for a recovery is up. `need`: the blocks that were waited for; None stands for the first hole."""
+
+    need: BlockRange | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,8 +223,7 @@ def advance(state: SessionState, event: Happening) -> tuple[SessionState, Instru
         case WaitOver():
             return _next(replace(state, avoid=frozenset(), waited=True))
         case DeadlinePassed():
-            hole = _first_hole(state)
-            need = hole if hole is not None else BlockRange(0, state.num_blocks)
+            need = event.need or _first_hole(state) or BlockRange(0, state.num_blocks)
             return state, GiveUp(need=need, tried=_tried(state), hopeless=False)
         case StepAborted():
             return _aborted(state, event.in_flight), Idle()

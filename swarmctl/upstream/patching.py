@@ -7,14 +7,17 @@ import hashlib
 import importlib
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from swarmctl.errors import UpstreamDrift
 
+# Beside a name that is bound: the patch that did it. On the holder, because a string takes no attribute.
 _MARK = "__swarmctl_patch__"
+# Stands for a name that its holder has from a base class, so there is nothing of its own to put back.
+_INHERITED = object()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +68,19 @@ def resolve(path: str) -> tuple[Any, str, Any]:
 
 
 def drift_of(patch: Patch) -> tuple[str, ...]:
-    """One line for every upstream function that is not what `patch` was verified with; empty when all is well."""
+    """One line for every upstream function that is not what `patch` was verified with; empty when all is well.
+
+    Raises:
+        UpstreamDrift: when upstream has no such name.
+    """
     lines = []
     for path, known in patch.relies_on.items():
         _, _, found = resolve(path)
-        found = getattr(found, "__func__", found)
-        actual = fingerprint(found)
+        try:
+            actual = fingerprint(getattr(found, "__func__", found))
+        except (OSError, TypeError, SyntaxError) as error:
+            lines.append(f"{path} has no source to compare: {error}")
+            continue
         if actual not in known:
             lines.append(f"{path} has fingerprint {actual}, verified {', '.join(known)}")
     return tuple(lines)
@@ -84,10 +94,7 @@ def applied(*patches: Patch) -> Iterator[None]:
         UpstreamDrift: before anything is changed, when upstream is not what was verified or is patched already.
     """
     resolved = [(patch, *resolve(patch.target)) for patch in patches]
-    faults = [line for patch in patches for line in drift_of(patch)]
-    faults += [
-        f"{p.target} is patched already, by {getattr(now, _MARK)}" for p, _, _, now in resolved if is_patched(now)
-    ]
+    faults = [line for patch in patches for line in _stacked(patch, patches) or drift_of(patch)]
     if faults:
         raise UpstreamDrift(
             "the installed petals and hivemind are not those this version was verified with",
@@ -97,14 +104,34 @@ def applied(*patches: Patch) -> Iterator[None]:
     with ExitStack() as undo:
         for patch, holder, name, original in resolved:
             replacement = patch.replacement(original)
-            bare = getattr(replacement, "__func__", replacement)
-            if hasattr(bare, "__dict__"):
-                setattr(bare, _MARK, patch.name)
+            undo.callback(_put_back, holder, name, vars(holder).get(name, _INHERITED))
             setattr(holder, name, replacement)
-            undo.callback(setattr, holder, name, original)
+            undo.callback(delattr, holder, _MARK + name)
+            setattr(holder, _MARK + name, patch.name)
         yield
 
 
-def is_patched(value: Any) -> bool:
-    """True if `value` was put there by `applied`."""
-    return hasattr(getattr(value, "__func__", value), _MARK)
+def patched_by(path: str) -> str | None:
+    """The name of the patch that holds `module:attribute.path` now, or None.
+
+    Raises:
+        UpstreamDrift: when upstream has no such name.
+    """
+    holder, name, _ = resolve(path)
+    found = vars(holder).get(_MARK + name)
+    return None if found is None else str(found)
+
+
+def _stacked(patch: Patch, patches: Sequence[Patch]) -> list[str]:
+    active = patched_by(patch.target)
+    if active is not None:
+        return [f"{patch.target} is patched already, by {active}"]
+    twice = next((other for other in patches if other is not patch and other.target == patch.target), None)
+    return [] if twice is None else [f"{patch.target} would be patched twice, by {patch.name} and {twice.name}"]
+
+
+def _put_back(holder: Any, name: str, original: Any) -> None:
+    if original is _INHERITED:
+        delattr(holder, name)
+    else:
+        setattr(holder, name, original)

@@ -6,6 +6,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from transformers import AutoModelForCausalLM
+
 from swarmctl.upstream.compat import quiet_transformers
 from swarmctl.upstream.threads import spare_threads
 
@@ -14,9 +17,6 @@ def generate_locally(
     source: str, batch: Sequence[Sequence[int]], *, pad: int, stops: Sequence[int], **arguments: Any
 ) -> list[tuple[int, ...]]:
     """New token ids for prompts of one length, from the whole checkpoint in float32; needs the memory for all of it."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
     quiet_transformers()
     inputs = torch.tensor([list(ids) for ids in batch])
     with warnings.catch_warnings(), torch.inference_mode(), spare_threads():

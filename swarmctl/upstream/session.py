@@ -265,7 +265,7 @@ class RecoverableSession(InferenceSession):
             self._waiting_since = now
         remaining = self._waiting_since + self._settings.recover_timeout_s - now
         if remaining <= 0:
-            return recovery.DeadlinePassed()
+            return recovery.DeadlinePassed(need=wait.need)
         if self._said_waiting_at is None or now - self._said_waiting_at >= _SAY_WAITING_S:
             self._said_waiting_at = now
             self._emit(WaitingForPeers, blocks=wait.need, remaining_s=remaining)

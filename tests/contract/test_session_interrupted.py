@@ -71,7 +71,7 @@ class PressAt:
 
 def test_ctrl_c_at_any_line_of_a_step_that_recovers_leaves_the_session_where_it_was() -> None:
     interrupted = 0
-    for line in range(0, 10_000, 12):
+    for line in range(0, 10_000, 17):
         bench = Bench(*SPLIT, settings=SessionSettings(replay_chunk_tokens=4))
         bench.step(3, batch=2)
         bench.step(batch=2, order=[0, 0])

@@ -118,11 +118,11 @@ def test_unmodified_program_recovers_in_a_session_of_petals_own(client: Connecte
     model, ids = client.opened.model, client.client.encode(PROMPT, chat=False)
 
     with torch.inference_mode(), model.inference_session(max_length=64) as session:
-        output = model.generate(torch.tensor([ids]), max_new_tokens=8, session=session, do_sample=False)
+        model.generate(torch.tensor([ids]), max_new_tokens=8, session=session, do_sample=False)
         last = session.route[-1].peer
         client.swarm.kill(client.connection.names[last])
-        output = model.generate(max_new_tokens=8, session=session, do_sample=False)
-        heir = session.route[-1].peer
+        model.generate(max_new_tokens=8, session=session, do_sample=False)
+        heir, output = session.route[-1].peer, session.output_ids
 
     assert tuple(output[0, len(ids) :].tolist()) == client.locally(PROMPT, tokens=16)[0]
     assert heir != last
@@ -192,7 +192,6 @@ def test_session_goes_on_when_the_only_server_comes_back_in_time(client: Connect
 
     assert history.ids == client.locally(PROMPT)
     assert history.waited
-    assert set(history.failed) == {last}
     assert_survived(client, history, last)
 
 
