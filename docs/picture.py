@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
     out, _, *argv = arguments
     console = Console(record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text.assemble(("$ ", "bold green"), shlex.join(["swarmctl", *argv[1:]])))
-    console.print(Text.from_ansi(screen_of(argv)), soft_wrap=True)
+    console.print(Text.from_ansi(screen_of(argv)), overflow="fold")
     console.save_svg(out, title="swarmctl")
 
 

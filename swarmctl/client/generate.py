@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swarmctl.blocks import NodeName, PeerId
-from swarmctl.client.text import TextStream
+from swarmctl.client.text import TextStream, decode
 from swarmctl.errors import RequestInvalid
 from swarmctl.events import Event, EventSink, Hop, TokensEmitted
 
@@ -82,7 +82,10 @@ class Connection:
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """What came out for one prompt. `ids` are the new tokens; `text` is their decoded form."""
+    """What came out for one prompt. `ids` are the new tokens; `text` is their decoded form.
+
+    `ended`: `stop` when the model said so, `length` when `max_new_tokens` were out.
+    """
 
     prompt: str
     prompt_tokens: int
@@ -93,10 +96,10 @@ class Generation:
 
 @dataclass
 class Listener:
-    """What the caller wants to hear, each from the thread that generates.
+    """What the caller wants to hear, one call at a time.
 
     `sink` takes every event; `text(prompt index, piece)` the text as it comes; `request(hop, position, replay)` is
-    called when a request has left for a server and before its answer.
+    called when a request has left for a server and before its answer, from a thread of hivemind's.
     """
 
     sink: EventSink = field(default=lambda _event: None)
@@ -125,7 +128,8 @@ class Client:
                 )
             messages = [{"role": "user", "content": prompt}]
             prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        ids = [int(token) for token in tokenizer(prompt).input_ids]
+        # A chat template writes the special tokens itself.
+        ids = [int(token) for token in tokenizer(prompt, add_special_tokens=not chat).input_ids]
         if not ids:
             raise RequestInvalid("the prompt is empty", hints=["give at least one character"])
         return ids
@@ -183,8 +187,8 @@ class Client:
         return new
 
     def _generation(self, prompt: str, prompt_tokens: int, ids: tuple[int, ...], sampling: Sampling) -> Generation:
-        text = self._opened.tokenizer.decode(ids, skip_special_tokens=True)
-        ended = "length" if len(ids) >= sampling.max_new_tokens else "stop"
+        text = decode(self._opened.tokenizer, ids)
+        ended = "stop" if len(ids) < sampling.max_new_tokens or ids[-1] in self._stops() else "length"
         return Generation(prompt=prompt, prompt_tokens=prompt_tokens, ids=ids, text=text, ended=ended)
 
     def _settings(self) -> Any:

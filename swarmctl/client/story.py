@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from statistics import median
 
+from swarmctl.blocks import NodeName
 from swarmctl.events import (
     Event,
     FaultInjected,
     Hop,
     PeerFailed,
     RecoveryDone,
+    RecoveryGivenUp,
     ReplayDone,
     RouteChanged,
     StepDone,
@@ -24,7 +26,8 @@ class Failover:
 
     `position`: tokens cached before the step. `detect_ms`: from the injected fault where there was one, else from
     the request, to the moment the failure was known. `replay_ms`: all replays together. `pause_ms`: the whole step,
-    which is what a reader waited between two tokens.
+    which is what a reader waited between two tokens. `taken_over_by`: who serves the lost spans at the end of it,
+    which is the same server again if it had only ended an old stream.
     """
 
     position: int
@@ -49,62 +52,70 @@ class Story:
     tokens_per_s: float | None
 
 
+@dataclass
+class _Step:
+    """What has happened in the step that is running."""
+
+    failed: list[PeerFailed] = field(default_factory=list)
+    heirs: list[Hop] = field(default_factory=list)
+    replay_ms: float = 0.0
+    recovered: bool = False
+
+    def lose(self, event: PeerFailed) -> None:
+        """A span is lost, perhaps one that had just been taken over."""
+        self.failed.append(event)
+        if event.hop in self.heirs:
+            self.heirs.remove(event.hop)
+
+
 def tell(events: Iterable[Event]) -> Story:
     """The story of one run's events, in the order in which they happened."""
     failovers: list[Failover] = []
     durations: list[float] = []
-    failed: list[PeerFailed] = []
-    changed: list[RouteChanged] = []
-    replay_ms = 0.0
-    fault: FaultInjected | None = None
-    recovered = False
+    faults: dict[NodeName, FaultInjected] = {}
+    steps, step = 0, _Step()
     for event in events:
         match event:
             case FaultInjected():
-                fault = event
+                faults[event.node] = event
             case PeerFailed():
-                failed.append(event)
+                step.lose(event)
             case RouteChanged():
-                changed.append(event)
+                step.heirs.extend(event.now)
             case ReplayDone():
-                replay_ms += event.took_ms
+                step.replay_ms += event.took_ms
             case RecoveryDone():
-                failovers.append(_failover(failed, changed, event, replay_ms, fault))
-                recovered, fault = True, None
+                failovers.append(_failover(step, event, faults))
+                step.recovered = True
+                faults.clear()
+            case RecoveryGivenUp():
+                step = _Step()
             case StepDone():
-                if not recovered and event.tokens == 1:
+                steps += 1
+                if event.tokens == 1 and not step.recovered:
                     durations.append(event.took_ms)
-                failed, changed, replay_ms, recovered = [], [], 0.0, False
+                step = _Step()
     step_ms = median(durations) if durations else None
     return Story(
         failovers=tuple(failovers),
-        steps=len(durations) + len(failovers),
+        steps=steps,
         step_ms_median=step_ms,
         tokens_per_s=None if not step_ms else 1e3 / step_ms,
     )
 
 
-def _failover(
-    failed: list[PeerFailed],
-    changed: list[RouteChanged],
-    done: RecoveryDone,
-    replay_ms: float,
-    fault: FaultInjected | None,
-) -> Failover:
-    first = failed[0]
-    lost = tuple(dict.fromkeys(event.hop for event in failed))
-    given_up = {hop.peer for hop in lost}
-    now = tuple(hop for event in changed for hop in event.now if hop.peer not in given_up)
-    detect_ms = first.detect_ms if fault is None else max(0.0, (first.at_s - fault.at_s) * 1e3)
+def _failover(step: _Step, done: RecoveryDone, faults: Mapping[NodeName, FaultInjected]) -> Failover:
+    first = step.failed[0]
+    fault = None if first.hop.node is None else faults.get(first.hop.node)
     return Failover(
         position=first.position,
-        lost=lost,
-        taken_over_by=now,
+        lost=tuple(dict.fromkeys(event.hop for event in step.failed)),
+        taken_over_by=tuple(step.heirs),
         kind=first.kind,
         reason=first.reason,
         in_flight=first.in_flight,
-        detect_ms=detect_ms,
-        replay_ms=replay_ms,
+        detect_ms=first.detect_ms if fault is None else max(0.0, (first.at_s - fault.at_s) * 1e3),
+        replay_ms=step.replay_ms,
         pause_ms=done.step_ms,
         replayed_tokens=done.replayed_tokens,
     )

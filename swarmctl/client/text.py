@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# How far back a piece is decoded with its context: tokenizers look at a neighbour or two for spaces.
+# How far back a piece is decoded with its context, at least: tokenizers look at a neighbour or two for spaces.
 _CONTEXT_TOKENS = 8
+
+
+def decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    """The text of `ids` without special tokens; `tokenizer` is transformers'."""
+    # Its clean-up takes spaces back that have been shown already ("do n't").
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 class TextStream:
@@ -16,7 +22,9 @@ class TextStream:
         self._tokenizer = tokenizer
         self._emit = emit
         self._ids: list[int] = []
-        self._emitted = 0  # ids whose text has been emitted
+        # Where pieces ended, the newest last: between two characters. One that began in the middle of a character
+        # would spoil its neighbours too, since some tokenizers decode adjacent bytes together or not at all.
+        self._ends = [0]
 
     def put(self, ids: Sequence[int]) -> None:
         """Add tokens; emits what has become certain."""
@@ -24,20 +32,21 @@ class TextStream:
         piece = self._piece()
         # A character of several bytes shows as U+FFFD until its last token is there.
         if piece and not piece.endswith("\ufffd"):
-            self._emitted = len(self._ids)
-            self._emit(piece)
+            self._show(piece)
 
     def end(self) -> None:
         """Emit what is left."""
         piece = self._piece()
-        self._emitted = len(self._ids)
         if piece:
-            self._emit(piece)
+            self._show(piece)
+
+    def _show(self, piece: str) -> None:
+        self._ends.append(len(self._ids))
+        while len(self._ends) > 1 and self._ends[1] <= self._ends[-1] - _CONTEXT_TOKENS:
+            del self._ends[0]
+        self._emit(piece)
 
     def _piece(self) -> str:
-        begin = max(0, self._emitted - _CONTEXT_TOKENS)
-        before = self._decode(self._ids[begin : self._emitted])
-        return self._decode(self._ids[begin:])[len(before) :]
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        begin, shown = self._ends[0], self._ends[-1]
+        before = decode(self._tokenizer, self._ids[begin:shown])
+        return decode(self._tokenizer, self._ids[begin:])[len(before) :]

@@ -27,7 +27,6 @@ RESTORED: dict[str, str] = {
     "P2P": "hivemind.p2p",
     "P2PContext": "hivemind.p2p",
     "PeerID": "hivemind.p2p",
-    "Runtime": "hivemind.moe.server.runtime",
     "TensorDescriptor": "hivemind.utils.tensor_descr",
     "TimedStorage": "hivemind.utils.timed_storage",
     "anext": "hivemind.utils.asyncio",

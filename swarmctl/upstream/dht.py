@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from hivemind.dht import DHT, DHTNode
+from hivemind.p2p import PeerID
+from hivemind.utils.timed_storage import ValueWithExpiration
 
 from swarmctl.blocks import BlockRange, PeerId
 from swarmctl.snapshot import PeerState
+
+_T = TypeVar("_T")
 
 _STATES = {0: PeerState.OFFLINE, 1: PeerState.JOINING, 2: PeerState.ONLINE}  # petals.data_structures.ServerState
 
@@ -65,7 +69,10 @@ async def read_records(node: DHTNode, uids: Sequence[str]) -> tuple[ServerRecord
         if entry is None or not isinstance(entry.value, dict):
             continue
         for peer, said in entry.value.items():
-            if isinstance(peer, str) and (peer not in newest or said.expiration_time > newest[peer][0]):
+            # A plain dictionary stored under the key looks like one of its entries, but for this.
+            if not isinstance(peer, str) or not isinstance(said, ValueWithExpiration):
+                continue
+            if peer not in newest or said.expiration_time > newest[peer][0]:
                 newest[peer] = (said.expiration_time, index, said.value)
     records = (
         parse_record(PeerId(peer), value, expires_at=expires, at_block=index, num_blocks=len(uids))
@@ -80,32 +87,62 @@ async def read_inside(_dht: DHT, node: DHTNode, *, uids: Sequence[str]) -> tuple
 
 
 def parse_record(peer: PeerId, value: Any, *, expires_at: float, at_block: int, num_blocks: int) -> ServerRecord | None:
-    """petals' `(state, throughput, extras)` as a record, or None if it is not one.
+    """petals' `(state, throughput, extras)` as a record, or None if it is not one that petals would take too.
 
     A record without its own range (an old petals) is believed for the one block that it stands at.
     """
     try:
         state, throughput, *rest = value
         extras = dict(rest[0]) if rest else {}
-        start, end = extras.get("start_block"), extras.get("end_block")
-        if not isinstance(start, int) or not isinstance(end, int):
+        start, end = _whole(extras.get("start_block")), _whole(extras.get("end_block"))
+        if start is None or end is None:
             start, end = at_block, at_block + 1
         return ServerRecord(
-            peer=peer,
-            state=_STATES[int(state)],
-            blocks=BlockRange(max(0, start), min(end, num_blocks)),
-            throughput=float(throughput),
+            peer=_spelled(peer),
+            state=_STATES[_required(_whole(state))],
+            blocks=BlockRange(start, min(end, num_blocks)),
+            throughput=_required(_amount(throughput)),
             expires_at=float(expires_at),
-            inference_rps=_optional(float, extras.get("inference_rps")),
-            cache_tokens_left=_optional(int, extras.get("cache_tokens_left")),
-            torch_dtype=_optional(str, extras.get("torch_dtype")),
-            quant_type=_optional(str, extras.get("quant_type")),
-            version=_optional(str, extras.get("version")),
+            inference_rps=_amount(extras.get("inference_rps")),
+            cache_tokens_left=_whole(extras.get("cache_tokens_left")),
+            torch_dtype=_text(extras.get("torch_dtype")),
+            quant_type=_text(extras.get("quant_type")),
+            version=_text(extras.get("version")),
             using_relay=bool(extras.get("using_relay")),
         )
-    except (TypeError, ValueError, KeyError, IndexError):
+    except (ArithmeticError, KeyError, TypeError, ValueError):
         return None
 
 
-def _optional(kind: Any, value: Any) -> Any:
-    return None if value is None else kind(value)
+def _spelled(peer: PeerId) -> PeerId:
+    if not peer or PeerID.from_base58(peer).to_base58() != peer:
+        raise ValueError(f"{peer!r} is no peer id")
+    return peer
+
+
+def _required(value: _T | None) -> _T:
+    if value is None:
+        raise ValueError("a part of the record is missing")
+    return value
+
+
+def _whole(value: object) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _amount(value: object) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is no amount")
+    return float(value)
+
+
+def _text(value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

@@ -73,6 +73,21 @@ def blocks_are_counted(report: Callable[[int], None]) -> Patch:
     )
 
 
+def nothing_is_compiled() -> Patch:
+    """`torch.compile` leaves functions as they are; bound while bitsandbytes is imported, where it is not used."""
+
+    def compile_nothing(function: Any = None, **_settings: Any) -> Any:
+        return function if function is not None else lambda later: later
+
+    return Patch(
+        name="nothing-is-compiled",
+        target="torch:compile",
+        replacement=lambda _original: compile_nothing,
+        why="bitsandbytes prepares its CPU kernels on import, which loads torch's compiler: half of a server's start",
+        until="bitsandbytes prepares its kernels when they are used first, or petals imports it only for quantisation",
+    )
+
+
 def sessions_are(session: type) -> Patch:
     """`model.inference_session()` of an unchanged program opens our session."""
     return Patch(
@@ -91,5 +106,6 @@ def catalogue() -> tuple[Patch, ...]:
         daemon_dies_with_us(),
         sockets_in(Path("/nonexistent")),
         blocks_are_counted(lambda _count: None),
+        nothing_is_compiled(),
         sessions_are(object),
     )

@@ -8,6 +8,7 @@ is, is written to `progress.json`.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import logging
 import signal
@@ -127,6 +128,9 @@ def serve(launch: Launch) -> None:
     from swarmctl.upstream.patching import applied
 
     settings = ServerSettings(**(launch.settings or {}))
+    if settings.quant == "none":
+        with applied(patches.nothing_is_compiled()):
+            importlib.import_module("bitsandbytes")  # petals does it for every server
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     progress = Path(launch.progress)

@@ -52,6 +52,9 @@ class ServerStream:
     async def _exchange(
         self, request: runtime_pb2.ExpertRequest, sent: Callable[[], None] | None
     ) -> runtime_pb2.ExpertResponse:
+        if self._writer.is_closing():
+            # uvloop answers a write to a closed connection with a bare RuntimeError.
+            raise ConnectionResetError("the connection was closed before the request")
         await P2P.send_protobuf(request, self._writer)
         if sent is not None:
             sent()

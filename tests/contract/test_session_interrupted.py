@@ -45,10 +45,11 @@ def test_ctrl_c_while_a_server_computes_leaves_the_session_where_it_was(place: s
 
     assert bench.session.position == 5
     assert bench.router.failures == []
+    untouched = [name for name in "bc" if name > place]
+    assert streams(bench) == len(untouched)
     armed = False
     bench.step(2, batch=2, order=[1, 0])
     bench.step(batch=2, order=[0, 0])
-    untouched = [name for name in "bc" if name > place]
     assert [bench.seen(name) for name in untouched] == [["5+2", "7+1"]] * len(untouched)
 
 
@@ -105,7 +106,8 @@ def test_a_sink_that_fails_costs_the_step_and_no_answer_after_it(moment: str) ->
 
     bench = Bench(*SPLIT, sink=sink)
     bench.step(3)
-    bench["b"].will(Die)
+    # The server lives on, so that it could be sent a step that its cache does not begin with.
+    bench["b"].will(RuntimeError("no"))
     failing = True
 
     with pytest.raises(BrokenPipeError, match="nobody reads"):
@@ -239,6 +241,18 @@ def test_a_live_server_that_takes_fewer_tokens_is_fed_anew_in_smaller_requests()
     assert bench.seen("b") == ["0+3", "3+9"]
     assert bench.router.failures == [("a", FailureKind.EXPIRED)]
     bench.step()
+
+
+def test_a_replay_that_is_refused_in_the_middle_begins_again_on_another_stream() -> None:
+    bench = Bench(*SPLIT, settings=SessionSettings(replay_chunk_tokens=4))
+    bench.step(7)
+    bench["a"].will(Die)
+    bench["x"].will(None, RuntimeError("Task size greater than max_batch_size (3), it can't be processed"))
+
+    bench.step()
+
+    assert bench.seen("x") == ["0+4", "0+2", "2+2", "4+2", "6+2"]
+    assert bench.router.failures == [("a", FailureKind.LOST)]
 
 
 def test_a_batch_that_no_request_can_carry_is_refused() -> None:

@@ -130,6 +130,9 @@ class _Stream:
         self._sent = bytearray()
         server.open_streams.append(self)
 
+    def is_closing(self) -> bool:
+        return self.ended
+
     def write(self, data: bytes | memoryview) -> None:
         self._sent += data
 

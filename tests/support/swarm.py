@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import shutil
 import subprocess
@@ -330,6 +330,12 @@ class ConnectedClient:
             self.opened.router.refresh(timeout_s=2.0)
             known = {self.connection.names[record.peer]: record.state.value for record in self.opened.router.records()}
             assert {name for name, state in known.items() if state == "ONLINE"} >= wanted, f"it knows {known}"
+            # A server that was down counts as far away until it is pinged again, and routes would avoid it.
+            pings = {
+                self.connection.names.get(peer.to_base58()): rtt
+                for peer, rtt in self.opened.router.ping_aggregator.to_dict().items()
+            }
+            assert all(math.isfinite(pings.get(name, 0.0)) for name in wanted), f"its pings are {pings}"
 
         eventually(look, within_s=30)
 
@@ -341,8 +347,3 @@ def connected_client(swarm: LiveSwarm) -> Iterator[ConnectedClient]:
     with open_model(address_of(connection)) as opened:
         reference = LocalModel(swarm.site.spec.model.source)
         yield ConnectedClient(swarm=swarm, opened=opened, connection=connection, reference=reference)
-
-
-def document_of(text: str) -> dict:
-    """The last line of a program's output, as JSON."""
-    return json.loads(text.strip().splitlines()[-1])

@@ -216,7 +216,7 @@ def test_a_replacement_may_be_a_server_that_already_serves_another_leg(machine: 
     assert machine.finish() == Commit(position=6)
 
 
-def test_a_missing_route_is_waited_for_and_what_was_avoided_may_then_be_asked_again(machine: Machine) -> None:
+def test_a_missing_route_is_waited_for_and_in_this_step_what_was_avoided_is_asked_again(machine: Machine) -> None:
     machine.on(StepRequested(tokens=1))
     machine.fail()
 
@@ -226,18 +226,7 @@ def test_a_missing_route_is_waited_for_and_what_was_avoided_may_then_be_asked_ag
     assert isinstance(machine.last, Feed)
     assert machine.last.patient
     assert machine.finish() == Commit(position=6)
-
-
-def test_patience_ends_with_the_step(machine: Machine) -> None:
     machine.on(StepRequested(tokens=1))
-    machine.fail()
-    machine.on(RouteMissing(missing=(BlockRange(0, 2),)))
-    machine.on(WaitOver())
-    machine.route("a=0:2")
-    machine.finish()
-
-    machine.on(StepRequested(tokens=1))
-
     assert isinstance(machine.last, Feed)
     assert not machine.last.patient
 
