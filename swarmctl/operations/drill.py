@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from swarmctl.blocks import NodeName
 from swarmctl.errors import Refused, UsageError
-from swarmctl.events import Event, EventSink, FaultInjected, Hop, RouteChanged, RouteChosen, TokensEmitted
+from swarmctl.events import Event, EventSink, FaultInjected, Hop, RouteChanged, RouteChosen, StepDone
 from swarmctl.operations.kill import kill
 from swarmctl.operations.site import Site
 
@@ -31,7 +31,7 @@ def parse_kill(text: str, nodes: Sequence[NodeName]) -> Kill:
         UsageError: when the text is not of that form, or names no node.
     """
     node, at, token = text.rpartition("@")
-    if not at or not token.isdigit():
+    if not at or not token.isdecimal():
         raise UsageError(f"--kill {text} is not NODE@TOKEN", hints=["for example --kill first@20"])
     if node not in nodes and node not in PLACES:
         raise UsageError(
@@ -62,27 +62,29 @@ class Drill:
         match event:
             case RouteChosen() | RouteChanged():
                 self._route = event.route
-            case TokensEmitted():
-                self._tokens = event.index + 1
+            case StepDone():
+                # Each step makes one token a sequence; beam search emits none before its end.
+                self._tokens = event.step
 
     def on_request(self, hop: Hop, _position: int, _replay: bool) -> None:
         """Called when a request has left for `hop`."""
         with self._lock:
             for due in [due for due in self._pending if due.token <= self._tokens and self._is_meant(due, hop)]:
                 self._pending.remove(due)
-                self._strike(hop)
+                if hop.node is not None:
+                    self._strike(hop.node)
 
     def _is_meant(self, due: Kill, hop: Hop) -> bool:
+        if hop.node is None:
+            return False  # a stranger, which is not ours to kill
         if due.node in PLACES and due.node not in self._site.spec.nodes:
             places = {"first": 0, "middle": len(self._route) // 2, "last": -1}
             return bool(self._route) and self._route[places[due.node]] == hop
         return hop.node == due.node
 
-    def _strike(self, hop: Hop) -> None:
-        if hop.node is None:
-            return
+    def _strike(self, node: NodeName) -> None:
         try:
-            kill(self._site, hop.node, sink=lambda _event: None, wait=False)
+            kill(self._site, node, sink=lambda _event: None, wait=False)
         except Refused:
             return  # it is down already; the session is about to notice
-        self._sink(FaultInjected(fault="kill", node=hop.node, token=self._tokens, in_flight=True))
+        self._sink(FaultInjected(fault="kill", node=node, token=self._tokens, in_flight=True))

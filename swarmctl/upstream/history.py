@@ -11,6 +11,7 @@ class Mark(NamedTuple):
     """A moment of a history; see `History.mark`."""
 
     end: int
+    chunks: int
     orders: int
 
 
@@ -51,12 +52,13 @@ class History:
 
     def mark(self) -> Mark:
         """This moment, to come back to with `restore` if the step that begins is not completed."""
-        return Mark(end=self.end, orders=len(self._orders))
+        return Mark(end=self.end, chunks=len(self._chunks), orders=len(self._orders))
 
     def restore(self, mark: Mark) -> None:
-        """Forget the positions and the orders that have come since `mark` was taken."""
-        self.truncate(mark.end)
+        """Forget what `extend` and `reorder` have added since `mark` was taken, also if one was interrupted."""
+        del self._chunks[mark.chunks :]
         del self._orders[mark.orders :]
+        self.end = mark.end
 
     def truncate(self, end: int) -> None:
         """Forget positions from `end` on; the sequences of the others stay in their present order."""

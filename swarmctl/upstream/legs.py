@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 from hivemind.compression import deserialize_torch_tensor
@@ -22,6 +22,8 @@ from swarmctl.upstream.failures import RequestFailed, TooManyTokens
 from swarmctl.upstream.stream import ServerStream
 
 _CLOSE_S = 2.0
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +98,7 @@ class LegStreams:
             return await stream.exchange(message, timeout_s=self.limit_s(leg, patient=patient), sent=told)
 
         try:
-            response = _result(RemoteExpertWorker.run_coroutine(exchange(), return_future=True))
+            response = _result(RemoteExpertWorker.run_coroutine(_outcome(exchange), return_future=True))
             outputs = deserialize_torch_tensor(response.tensors[0])
         except TooManyTokens:
             raise
@@ -132,10 +134,21 @@ class LegStreams:
             self.drop(leg_id)
 
 
-def _result(future: Future[Any]) -> Any:
-    """The future's result; an interrupt of the waiting thread cancels what it waited for."""
+async def _outcome(attempt: Callable[[], Awaitable[_T]]) -> _T | Exception:
+    # asyncio complains of an exception that nobody takes, as after an interrupt; of a value it does not.
     try:
-        return future.result()
+        return await attempt()
+    except Exception as error:  # noqa: BLE001 - raised by `_result`
+        return error
+
+
+def _result(future: Future[_T | Exception]) -> _T:
+    """What `_outcome` came to; an interrupt of the waiting thread cancels what it waited for."""
+    try:
+        outcome = future.result()
     except BaseException:
         future.cancel()
         raise
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from types import FrameType
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -107,6 +112,32 @@ def test_a_step_that_added_nothing_yet_takes_back_no_order_but_its_own() -> None
     history.reorder(torch.tensor([1, 1]))
     history.restore(mark)
     assert torch.equal(history.read(0, 2), before)
+
+
+@pytest.mark.parametrize("line", range(6))
+def test_a_chunk_whose_arrival_was_interrupted_leaves_no_trace(line: int) -> None:
+    history = History()
+    history.extend(0, chunk(0, 3))
+    mark, left = history.mark(), line
+
+    def press(frame: FrameType, kind: str, _argument: object) -> Any:
+        nonlocal left
+        if frame.f_code is not History.extend.__code__:
+            return None
+        left -= kind == "line"
+        if left < 0:
+            raise KeyboardInterrupt
+        return press
+
+    tracing = sys.gettrace()
+    sys.settrace(press)
+    with contextlib.suppress(KeyboardInterrupt):
+        history.extend(3, chunk(100, 2))
+    sys.settrace(tracing)
+    history.restore(mark)
+
+    history.extend(3, chunk(3, 2))
+    assert torch.equal(history.read(0, 5), chunk(0, 5))
 
 
 def test_a_piece_of_a_long_replay_does_not_hold_the_memory_of_all_of_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -70,7 +71,9 @@ class PressAt:
         return self
 
 
-def test_ctrl_c_at_any_line_of_a_step_that_recovers_leaves_the_session_where_it_was() -> None:
+def test_ctrl_c_at_any_line_of_a_step_that_recovers_leaves_the_session_where_it_was(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     interrupted = 0
     for line in range(0, 10_000, 17):
         bench = Bench(*SPLIT, settings=SessionSettings(replay_chunk_tokens=4))
@@ -91,6 +94,8 @@ def test_ctrl_c_at_any_line_of_a_step_that_recovers_leaves_the_session_where_it_
         bench.step(2, batch=2, order=[1, 0])
         bench.step(batch=2, order=[1, 1])
     assert interrupted > 30
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 @pytest.mark.parametrize(

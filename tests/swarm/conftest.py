@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from support.swarm import SPLIT, ConnectedClient, LiveSwarm, connected_client, live_swarm
+from support.connected import ConnectedClient, connected_client
+from support.swarm import SPLIT, LiveSwarm, live_swarm
 
 from swarmctl.upstream.compat import import_petals
 

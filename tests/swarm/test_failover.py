@@ -11,8 +11,9 @@ import time
 
 import pytest
 import torch
+from support.connected import ConnectedClient, Strike
 from support.history import History, check
-from support.swarm import NUM_BLOCKS, ON_BOTH, ON_LLAMA, ConnectedClient, Strike
+from support.swarm import NUM_BLOCKS, ON_BOTH, ON_LLAMA
 
 from swarmctl.errors import ExitCode, RecoveryFailed
 from swarmctl.events import Event, Hop, PeerFailed, RecoveryDone, RouteChosen, WaitingForPeers
@@ -165,12 +166,13 @@ def test_replacement_fails_when_the_original_is_back(client: ConnectedClient):
 
 
 @ON_LLAMA
-def test_prompts_of_different_lengths_go_on_when_a_server_dies(client: ConnectedClient):
+def test_prompts_of_different_lengths_go_on_when_a_server_dies_before_the_first_token(client: ConnectedClient):
     client.ready("a", "c", "d")
 
-    history = client.generate(*OF_SEVERAL_LENGTHS, kills=("last@10",))
+    history = client.generate(*OF_SEVERAL_LENGTHS, kills=("last@0",))
 
     assert history.ids == client.locally(*OF_SEVERAL_LENGTHS)
+    assert history.of(PeerFailed)[0].position == 0
     assert_survived(client, history, *history.killed)
 
 

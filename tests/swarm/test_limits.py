@@ -9,9 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from support.connected import ConnectedClient
 from support.eventually import eventually
 from support.history import check
-from support.swarm import CACHE_TOKENS, MAX_LENGTH, NUM_BLOCKS, ON_LLAMA, ConnectedClient, LiveSwarm
+from support.swarm import CACHE_TOKENS, MAX_LENGTH, NUM_BLOCKS, ON_LLAMA, LiveSwarm
 
 from swarmctl import processes
 from swarmctl.blocks import NodeName

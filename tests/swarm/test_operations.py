@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 from petals.client.routing.sequence_manager import SequenceManagerState
+from support.connected import ConnectedClient
 from support.eventually import eventually
 from support.history import check
 from support.reaping import left_of_swarm, ports_of, reap
-from support.swarm import NUM_BLOCKS, ON_LLAMA, ConnectedClient, LiveSwarm
+from support.swarm import NUM_BLOCKS, ON_LLAMA, LiveSwarm
 
 from swarmctl.blocks import BlockRange, NodeName, PeerId
 from swarmctl.errors import ExitCode

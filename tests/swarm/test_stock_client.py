@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.swarm import ON_LLAMA, ConnectedClient
+from support.connected import ConnectedClient
+from support.swarm import ON_LLAMA
 
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(240)]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from support.connected import ConnectedClient
 from support.history import check
-from support.swarm import NUM_BLOCKS, ON_BOTH, ConnectedClient
+from support.swarm import NUM_BLOCKS, ON_BOTH
 
 from swarmctl.events import RouteChosen, StepDone
 

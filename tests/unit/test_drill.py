@@ -69,8 +69,8 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def emit(drill: Drill, count: int) -> None:
-    """So many tokens have come out."""
-    drill.note(TokensEmitted(index=count - 1, ids=(1,)))
+    """So many steps are done, each with a token a sequence."""
+    drill.note(StepDone(step=count, position=10 + count, tokens=1, batch=1, took_ms=1.0))
 
 
 def a_step(drill: Drill, *hops: Hop) -> None:
@@ -219,13 +219,33 @@ def test_a_node_that_is_down_already_is_no_new_fault(bench: Bench) -> None:
     assert bench.faults() == [("left", 1)]
 
 
-def test_other_events_say_nothing_about_tokens(bench: Bench) -> None:
-    drill = bench.drill("left@1")
-    drill.note(StepDone(step=9, position=99, tokens=1, batch=1, took_ms=1.0))
+def test_steps_count_because_beam_search_emits_no_token_before_its_end(bench: Bench) -> None:
+    drill = bench.drill("left@9")
+    drill.note(TokensEmitted(index=20, ids=(1,)))
+    a_step(drill)
+    assert bench.killed() == []
 
+    emit(drill, 9)
     a_step(drill)
 
-    assert bench.killed() == []
+    assert bench.killed() == ["left"]
+
+
+def test_a_stranger_in_the_route_is_not_killed_and_the_drill_is_missed(bench: Bench) -> None:
+    drill = bench.drill("first@0")
+    stranger = Hop(blocks=parse_range("0:2"), peer=peer_of("stranger"))
+    drill.note(RouteChosen(route=(stranger, MID, RIGHT), took_ms=1.0))
+
+    a_step(drill, stranger)
+
+    assert drill.missed == (Kill(node="first", token=0),)
+    assert bench.faults() == []
+
+
+@pytest.mark.parametrize("text", ["left@²", "left@-1", "left@", "@3", "left@1.5"])  # ² is a digit, and no number
+def test_a_kill_at_no_number_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"is not NODE@TOKEN|names no node"):
+        parse_kill(text, NODES)
 
 
 def test_a_place_means_nobody_before_there_is_a_route(bench: Bench) -> None:
