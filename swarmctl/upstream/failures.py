@@ -51,6 +51,10 @@ class StreamSpent(Exception):
     """The stream ended for a reason that another stream to the same server will not meet."""
 
 
+class Silent(Exception):
+    """A server answered neither its request nor a ping."""
+
+
 class RequestFailed(Exception):
     """A request was not answered as it should be; `error` is what the server, the network or libp2p made of it."""
 
@@ -83,6 +87,8 @@ def classify(error: BaseException, *, idle_s: float = 0.0, within_s: float = 0.0
     """
     if isinstance(error, StreamSpent):
         return Failure(kind=FailureKind.EXPIRED, reason=str(error))
+    if isinstance(error, Silent):
+        return Failure(kind=FailureKind.SILENT, reason=str(error))
     if isinstance(error, ServerError):
         return _classify_answer(error, str(error), idle_s)
     if isinstance(error, _TIMEOUTS):

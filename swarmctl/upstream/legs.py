@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future
@@ -20,6 +21,7 @@ from swarmctl.blocks import PeerId
 from swarmctl.recovery import Leg
 from swarmctl.upstream.failures import RequestFailed, TooManyTokens
 from swarmctl.upstream.stream import ServerStream
+from swarmctl.upstream.suspicion import Pace, ping, watched
 
 _CLOSE_S = 2.0
 
@@ -35,6 +37,8 @@ class SessionSettings:
     recover_timeout_s: float = 60.0
     alloc_timeout_s: float = 10.0
     replay_chunk_tokens: int = 512
+    suspect_after_s: float = 1.0
+    ping_timeout_s: float = 2.0
 
 
 class LegStreams:
@@ -46,6 +50,7 @@ class LegStreams:
         self._streams: dict[int, ServerStream] = {}
         self._used_at: dict[int, float] = {}
         self._chunk_tokens: dict[PeerId, int] = {}
+        self._paces: dict[PeerId, Pace] = {}
 
     def is_open(self, leg: Leg) -> bool:
         """True if a stream to the leg's server has been opened."""
@@ -69,11 +74,14 @@ class LegStreams:
         *,
         opens: bool,
         patient: bool,
+        tokens: int,
         sent: Callable[[], None],
+        suspected: Callable[[float], None],
     ) -> torch.Tensor:
-        """The answer to one request, `[batch, tokens, hidden_size]`. `opens`: on a new stream, else on the leg's.
+        """The answer to one request for `tokens` positions, `[batch, tokens, hidden_size]`; `opens`: on a new stream.
 
-        `sent` is called on the event loop when the request has left; what it raises is raised here.
+        On the event loop `sent` is called when the request has left, and `suspected`, with the seconds, when its
+        answer is late; what they raise is raised here.
 
         Raises:
             TooManyTokens: the server would take the request in smaller pieces; its stream has ended.
@@ -83,20 +91,30 @@ class LegStreams:
         known = None if opens else self._streams[leg.id]
         trouble: list[Exception] = []
 
-        def told() -> None:
+        def tell(listener: Callable[..., None], *facts: float) -> None:
             try:
-                sent()
+                listener(*facts)
             except Exception as error:  # noqa: BLE001 - the caller's own, which no server is to be blamed for
                 trouble.append(error)
 
         async def exchange() -> runtime_pb2.ExpertResponse:
-            stream = known
+            stream, peer = known, PeerID.from_base58(leg.peer)
             if stream is None:
-                peer = PeerID.from_base58(leg.peer)
                 stream = await ServerStream.open(self._p2p, peer, timeout_s=self._settings.connect_timeout_s)
                 self._streams[leg.id] = stream
-            return await stream.exchange(message, timeout_s=self.limit_s(leg, patient=patient), sent=told)
+            limit_s = self.limit_s(leg, patient=patient)
+            answer = stream.exchange(message, timeout_s=limit_s, sent=lambda: tell(sent))
+            return await watched(
+                asyncio.ensure_future(answer),
+                patience_s=pace.patience_s(tokens),
+                is_there=lambda: ping(self._p2p, peer, within_s=self._settings.ping_timeout_s),
+                suspected=lambda silent_s: tell(suspected, silent_s),
+            )
 
+        pace = self._paces.setdefault(
+            leg.peer, Pace(floor_s=self._settings.suspect_after_s, unknown_s=self._settings.step_timeout_s / 3)
+        )
+        begun = time.monotonic()
         try:
             response = _result(RemoteExpertWorker.run_coroutine(_outcome(exchange), return_future=True))
             outputs = deserialize_torch_tensor(response.tensors[0])
@@ -108,6 +126,7 @@ class LegStreams:
             if trouble:
                 raise trouble[0]
         self._used_at[leg.id] = time.monotonic()
+        pace.note(tokens, time.monotonic() - begun)
         return outputs
 
     def chunk_tokens(self, peer: PeerId, *, batch: int) -> int:

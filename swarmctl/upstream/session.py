@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from petals.client.inference_session import InferenceSession
@@ -18,50 +18,25 @@ from petals.utils.misc import is_dummy
 from swarmctl import recovery
 from swarmctl.blocks import NodeName, PeerId
 from swarmctl.errors import RequestInvalid
-from swarmctl.events import (
-    EventSink,
-    Hop,
-    PeerFailed,
-    RecoveryDone,
-    RecoveryGivenUp,
-    ReplayDone,
-    ReplayStarted,
-    RouteChanged,
-    RouteChosen,
-    StepDone,
-    WaitingForPeers,
-)
-from swarmctl.recovery import FailureKind, Leg
+from swarmctl.events import EventSink, Hop
+from swarmctl.recovery import Leg
 from swarmctl.routing import NoRoute
 from swarmctl.upstream.failures import RequestFailed, StreamSpent, TooManyTokens, classify, gave_up
 from swarmctl.upstream.history import History, Mark
 from swarmctl.upstream.legs import LegStreams, SessionSettings
+from swarmctl.upstream.narrator import Narrator, nobody
 from swarmctl.upstream.requests import SessionShape, StepRequest, check_step, encode_request
 from swarmctl.upstream.router import Router
 
 # How often a session without a route looks at the DHT again; a read of a private swarm takes a few milliseconds.
 _LOOK_AGAIN_S = 0.5
 _FIRST_ROUTE_FRESH_S = 1.0
-_SAY_WAITING_S = 5.0
 
 RequestHook = Callable[[Hop, int, bool], None]
 """Called with (hop, position, replay) when a request has left and before its answer; for drills.
 
 Runs on hivemind's event loop while the session's thread waits; what it raises is raised by the step.
 """
-
-
-@dataclass
-class _Failover:
-    """What is being recovered in the running step."""
-
-    since: float
-    failed: list[PeerId]
-    replayed: int = 0
-
-
-def _nobody(_event: object) -> None:
-    """A sink for nobody."""
 
 
 class RecoverableSession(InferenceSession):
@@ -77,7 +52,7 @@ class RecoverableSession(InferenceSession):
         max_length: int,
         *,
         settings: SessionSettings | None = None,
-        sink: EventSink = _nobody,
+        sink: EventSink = nobody,
         names: Mapping[PeerId, NodeName] | None = None,
         on_request: RequestHook | None = None,
     ) -> None:
@@ -85,21 +60,15 @@ class RecoverableSession(InferenceSession):
         self._closed: bool = False
         self._router = sequence_manager
         self._settings = settings or SessionSettings()
-        self._sink = sink
-        self._names = dict(names or {})
+        self._narrator = Narrator(sink, names or {})
         self._on_request = on_request
         self._state = recovery.SessionState(num_blocks=len(sequence_manager))
         self._histories: dict[int, History] = {0: History()}
         self._legs = LegStreams(sequence_manager.state.p2p, self._settings)
         self._shape: tuple[int, int] | None = None  # batch, hidden size
         self._deep_prompts: torch.Tensor | None = None
-        self._began = time.monotonic()
-        self._steps = 0
         self._feeding: int | None = None
-        self._lost: list[Hop] = []
-        self._failover: _Failover | None = None
         self._waiting_since: float | None = None
-        self._said_waiting_at: float | None = None
 
     # --- what petals' model uses ----------------------------------------------------------------------------
 
@@ -118,7 +87,7 @@ class RecoverableSession(InferenceSession):
     @property
     def route(self) -> tuple[Hop, ...]:
         """The spans in use, in block order."""
-        return tuple(self._hop(leg) for leg in self._state.legs)
+        return tuple(self._narrator.hop(leg.blocks, leg.peer) for leg in self._state.legs)
 
     def step(
         self, inputs: torch.Tensor, prompts: torch.Tensor | None = None, hypo_ids: torch.Tensor | None = None
@@ -140,13 +109,13 @@ class RecoverableSession(InferenceSession):
         if start == 0:
             self._deep_prompts = None if prompts is None or is_dummy(prompts) else prompts.detach().cpu()
             self._shape = (inputs.shape[0], inputs.shape[2])
-        begun, tokens = time.monotonic(), inputs.shape[1]
+        tokens = inputs.shape[1]
         before = {at: held.mark() for at, held in self._histories.items()}
         try:
             self._remember(inputs, order)
             self._perform(StepRequest(order=order, prompts=self._deep_prompts), tokens=tokens)
             outputs = self._histories[len(self._router)].read(start, start + tokens)
-            self._finish(begun, tokens=tokens)
+            self._finish(tokens=tokens)
             return outputs.to(device=inputs.device, dtype=inputs.dtype)
         except BaseException:
             self._abort(start, before)
@@ -184,7 +153,8 @@ class RecoverableSession(InferenceSession):
         self._histories[len(self._router)] = History(base=self.position)
 
     def _perform(self, request: StepRequest, *, tokens: int) -> None:
-        self._failover, self._waiting_since, self._said_waiting_at, self._lost = None, None, None, []
+        self._waiting_since = None
+        self._narrator.begin_step()
         instruction = self._advance(recovery.StepRequested(tokens=tokens))
         while True:
             match instruction:
@@ -206,25 +176,10 @@ class RecoverableSession(InferenceSession):
         self._state, instruction = recovery.advance(self._state, event)
         return instruction
 
-    def _finish(self, begun: float, *, tokens: int) -> None:
-        now = time.monotonic()
+    def _finish(self, *, tokens: int) -> None:
         # Boundaries that no leg begins at any more would stop growing; a later leg there starts from the beginning.
         self._histories = {at: held for at, held in self._histories.items() if at in self._state.boundaries or at == 0}
-        self._steps += 1
-        took_ms = (now - begun) * 1e3
-        if self._failover is not None:
-            failover = self._failover
-            self._emit(
-                RecoveryDone,
-                position=self.position,
-                failed=tuple(dict.fromkeys(failover.failed)),
-                replayed_tokens=failover.replayed,
-                pause_ms=(now - failover.since) * 1e3,
-                step_ms=took_ms,
-            )
-        self._emit(
-            StepDone, step=self._steps, position=self.position, tokens=tokens, batch=self._batch, took_ms=took_ms
-        )
+        self._narrator.committed(position=self.position, tokens=tokens, batch=self._batch)
 
     def _abort(self, start: int, before: Mapping[int, Mark]) -> None:
         """Back to where the step began. Boundaries that it made are forgotten: their sequences are in a new order."""
@@ -240,23 +195,14 @@ class RecoverableSession(InferenceSession):
         begun = time.monotonic()
         tokens = self._batch * self._max_length
         # A first route is for the whole session, so it is worth a look; a failover must not wait for one.
-        fresh_s = math.inf if self._state.legs or self._failover is not None else _FIRST_ROUTE_FRESH_S
+        fresh_s = math.inf if self._state.legs or self._narrator.is_failover else _FIRST_ROUTE_FRESH_S
         found = self._router.route(
             wanted.need, avoid=wanted.avoid, cache_tokens=tokens, lift_bans=not wanted.waited, fresh_s=fresh_s
         )
         if isinstance(found, NoRoute):
             return recovery.RouteMissing(missing=found.missing)
         took_ms = (time.monotonic() - begun) * 1e3
-        hops = tuple(Hop(blocks=blocks, peer=peer, node=self._names.get(peer)) for peer, blocks in found.hops)
-        if self._failover is None and not self._state.legs:
-            self._emit(RouteChosen, route=hops, took_ms=took_ms)
-        else:
-            kept = [hop for hop in self.route if hop.blocks.intersection(wanted.need) is None]
-            lost = [hop for hop in self._lost if hop.blocks.intersection(wanted.need) is not None]
-            last = lost[-1] if lost else hops[0]
-            was = Hop(blocks=wanted.need, peer=last.peer, node=last.node)
-            whole = tuple(sorted((*kept, *hops), key=lambda hop: hop.blocks.start))
-            self._emit(RouteChanged, was=was, now=hops, route=whole, took_ms=took_ms)
+        self._narrator.route_found(wanted.need, found.hops, self._state.legs, took_ms)
         return recovery.RouteFound(hops=found.hops)
 
     def _wait(self, wait: recovery.Wait) -> recovery.Happening:
@@ -266,39 +212,34 @@ class RecoverableSession(InferenceSession):
         remaining = self._waiting_since + self._settings.recover_timeout_s - now
         if remaining <= 0:
             return recovery.DeadlinePassed(need=wait.need)
-        if self._said_waiting_at is None or now - self._said_waiting_at >= _SAY_WAITING_S:
-            self._said_waiting_at = now
-            self._emit(WaitingForPeers, blocks=wait.need, remaining_s=remaining)
+        self._narrator.waiting(wait.need, remaining)
         self._router.refresh(timeout_s=min(remaining, _LOOK_AGAIN_S * 4))
         time.sleep(max(0.0, min(remaining, _LOOK_AGAIN_S - (time.monotonic() - now))))
         return recovery.WaitOver()
 
     def _give_up(self, verdict: recovery.GiveUp) -> None:
         waited = 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
-        self._emit(RecoveryGivenUp, blocks=verdict.need, position=self.position, tried=verdict.tried, waited_s=waited)
-        tried = dict.fromkeys(f"{self._label(peer)}: {kind.value}" for peer, kind in self._state.failures[-6:])
+        self._narrator.gave_up(verdict, position=self.position, waited_s=waited)
+        tried = dict.fromkeys(f"{self._narrator.label(peer)}: {kind.value}" for peer, kind in self._state.failures[-6:])
         limit_s = self._settings.recover_timeout_s
         raise gave_up(verdict, position=self.position, waited_s=waited, limit_s=limit_s, tried=tuple(tried))
 
     # --- one leg --------------------------------------------------------------------------------------------
 
     def _feed(self, feed: recovery.Feed, request: StepRequest) -> recovery.Happening:
-        leg, hop = feed.leg, self._hop(feed.leg)
+        leg = feed.leg
         replayed = max(0, self.position - feed.begin) if feed.opens else 0
-        begun = time.monotonic()
+        begun, replay_done = time.monotonic(), None
         if replayed:
             chunks = -(-(feed.end - feed.begin) // self._chunk_of(leg))
-            self._emit(ReplayStarted, hop=hop, tokens=replayed, chunks=chunks)
+            replay_done = self._narrator.replay(leg, tokens=replayed, chunks=chunks)
         try:
             self._send_all(feed, request)
         except RequestFailed as failed:
             return self._failed(feed, failed.error, begun)
         self._router.report_success(leg.peer)
-        if replayed:
-            took_ms = (time.monotonic() - begun) * 1e3
-            self._emit(ReplayDone, hop=hop, tokens=replayed, took_ms=took_ms)
-            if self._failover is not None:
-                self._failover.replayed += replayed
+        if replay_done is not None:
+            replay_done()
         return recovery.Fed(leg=leg.id, upto=feed.end)
 
     def _send_all(self, feed: recovery.Feed, request: StepRequest) -> None:
@@ -343,9 +284,17 @@ class RecoverableSession(InferenceSession):
 
         def sent() -> None:
             if self._on_request is not None:
-                self._on_request(self._hop(leg), begin, feed.opens and self.position > 0)
+                self._on_request(self._narrator.hop(leg.blocks, leg.peer), begin, feed.opens and self.position > 0)
 
-        outputs = self._legs.send(leg, message, opens=begin == 0, patient=feed.patient, sent=sent)
+        outputs = self._legs.send(
+            leg,
+            message,
+            opens=begin == 0,
+            patient=feed.patient,
+            tokens=end - begin,
+            sent=sent,
+            suspected=lambda silent_s: self._narrator.suspected(leg, silent_s),
+        )
         if outputs.shape != hidden.shape:
             raise RequestFailed(ValueError(f"asked for {list(hidden.shape)}, got {list(outputs.shape)}"))
         return outputs
@@ -355,23 +304,9 @@ class RecoverableSession(InferenceSession):
         in_flight = self._legs.is_open(leg)
         idle_s = max(0.0, self._legs.idle_s(leg) - (now - begun))
         failure = classify(error, idle_s=idle_s, within_s=self._legs.limit_s(leg, patient=feed.patient))
-        hop = self._hop(leg)
-        self._lost.append(hop)
         self._legs.drop(leg.id)
         self._router.report_failure(leg.peer, failure.kind)
-        if self._failover is None:
-            self._failover = _Failover(since=now, failed=[])
-        if failure.kind is not FailureKind.EXPIRED:
-            self._failover.failed.append(leg.peer)
-        self._emit(
-            PeerFailed,
-            hop=hop,
-            kind=failure.kind.value,
-            reason=failure.reason,
-            position=self.position,
-            in_flight=in_flight,
-            detect_ms=(now - begun) * 1e3,
-        )
+        self._narrator.failed(leg, failure, position=self.position, in_flight=in_flight, begun=begun)
         return recovery.LegFailed(leg=leg.id, kind=failure.kind)
 
     def _chunk_of(self, leg: Leg) -> int:
@@ -385,12 +320,3 @@ class RecoverableSession(InferenceSession):
     @property
     def _batch(self) -> int:
         return 1 if self._shape is None else self._shape[0]
-
-    def _hop(self, leg: Leg) -> Hop:
-        return Hop(blocks=leg.blocks, peer=leg.peer, node=self._names.get(leg.peer))
-
-    def _label(self, peer: PeerId) -> str:
-        return str(self._names.get(peer) or f"…{peer[-6:]}")
-
-    def _emit(self, fact: type, /, **values: object) -> None:
-        self._sink(fact(at_s=time.monotonic() - self._began, **values))

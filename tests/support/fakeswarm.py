@@ -63,6 +63,14 @@ class Hang(Exception):
     """The server takes the request and never answers."""
 
 
+class Late(Exception):
+    """The server answers rightly, `args[0]` seconds later."""
+
+
+class Pause(Exception):
+    """The whole server stops, its connections open: it answers neither this request nor a ping."""
+
+
 class Distort(Exception):
     """The server answers with something else; `args[0]` makes it from the right answer."""
 
@@ -95,7 +103,9 @@ class FakeServer:
     faults: deque[Fault] = field(default_factory=deque)
     received: list[Received] = field(default_factory=list)
     alive: bool = True
+    paused: bool = False
     dials: int = 0
+    pings: int = 0
     open_streams: list[_Stream] = field(default_factory=list)
 
     def will(self, *faults: Fault) -> None:
@@ -168,15 +178,21 @@ class _Stream:
     def _serve(self, request: runtime_pb2.ExpertRequest) -> None:
         fault = self.server.faults.popleft() if self.server.faults else None
         try:
-            if fault is not None and not _is(fault, Distort):
+            if fault is not None and not _is(fault, Distort) and not _is(fault, Late):
                 raise fault
             outputs = self._answer(request)
             if isinstance(fault, Distort):
                 outputs = fault.args[0](outputs)
             tensors = [] if outputs is None else [serialize_torch_tensor(outputs.contiguous())]
-            self._send(P2P.MESSAGE_MARKER, runtime_pb2.ExpertResponse(tensors=tensors))
+            response = runtime_pb2.ExpertResponse(tensors=tensors)
+            if isinstance(fault, Late):
+                asyncio.get_running_loop().call_later(fault.args[0], self._send, P2P.MESSAGE_MARKER, response)
+            else:
+                self._send(P2P.MESSAGE_MARKER, response)
         except Hang:
             return
+        except Pause:
+            self.server.paused = True
         except End:
             self.end()
         except Die:
@@ -274,6 +290,16 @@ class FakeRouter:
     async def call_binary_stream_handler(self, peer: PeerID, _name: str) -> tuple[None, asyncio.StreamReader, _Stream]:
         """The one method of libp2p's client that a session's streams use."""
         return self.servers[PeerId(peer.to_base58())].accept()
+
+    async def call_protobuf_handler(self, peer: PeerID, name: str, _message: object, _answer: type) -> None:
+        """A ping: who is paused answers nothing."""
+        assert name == "DHTProtocol.rpc_ping"
+        server = self.servers[PeerId(peer.to_base58())]
+        server.pings += 1
+        if not server.alive:
+            raise ControlFailure(DIAL_ERROR.format(peer=peer_id(server.name)))
+        if server.paused:
+            await asyncio.Event().wait()
 
     def route(
         self,
