@@ -67,6 +67,7 @@ class ServerSettings:
     Seconds end in `_s`. `attn_cache_tokens` and `max_batch_size` None mean petals' own default for the model
     (16384 and 8192 with grouped-query attention, 4096 and 2048 without). `throughput` None means: measure it on
     the node, compute only. `inference_max_length` None: as `attn_cache_tokens`' family default (8192 or 2048).
+    `cuda_graphs` False: steps of one token are computed without graphs, slower but with less memory of the card.
     """
 
     torch_dtype: str = "auto"
@@ -81,6 +82,7 @@ class ServerSettings:
     num_handlers: int = 4
     throughput: float | None = None
     threads: int | None = None
+    cuda_graphs: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +110,13 @@ class NodeSpec:
 class ClientSpec:
     """How `generate` behaves. Seconds end in `_s`.
 
-    `step_timeout_s` bounds one request to one server; `recover_timeout_s` bounds the wait for a server that can
+    A server whose answer is later than `suspect_after_s` (or three times as late as lately) is pinged, and given up if
+    it does not answer that either. `step_timeout_s` bounds one request to one server; `recover_timeout_s` bounds the wait for a server that can
     take a failed span over. With `allow_strangers` the client also routes to peers that the file does not name.
     """
 
     connect_timeout_s: float = 3.0
+    suspect_after_s: float = 1.0
     step_timeout_s: float = 15.0
     recover_timeout_s: float = 60.0
     update_period_s: float = 5.0

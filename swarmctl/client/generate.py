@@ -62,6 +62,7 @@ class Connection:
     """How to reach a swarm. `names` gives the declared peers their names and, unless `allow_strangers`, is the roster.
 
     `initial_peers` are the multiaddrs of bootstrap peers; `sockets` a short folder for libp2p's unix sockets.
+    `max_length`: the longest session in tokens, prompt included; None: what prompt and new tokens need.
     """
 
     source: str
@@ -75,8 +76,10 @@ class Connection:
     step_timeout_s: float = 15.0
     recover_timeout_s: float = 60.0
     alloc_timeout_s: float = 10.0
+    suspect_after_s: float = 1.0
     update_period_s: float = 5.0
     replay_chunk_tokens: int = 512
+    max_length: int | None = None
     torch_dtype: str = "float32"
 
 
@@ -143,6 +146,7 @@ class Client:
             RequestInvalid: the request itself is wrong. RecoveryFailed: no server took a lost span over in time.
         """
         encoded = [self.encode(prompt, chat=chat) for prompt in prompts]
+        self._check_length(max(len(ids) for ids in encoded), sampling.max_new_tokens)
         groups: dict[int, list[int]] = {}
         for index, ids in enumerate(encoded):
             groups.setdefault(len(ids), []).append(index)
@@ -152,6 +156,15 @@ class Client:
             for index, new in zip(members, outputs, strict=True):
                 done[index] = self._generation(prompts[index], len(encoded[index]), new, sampling)
         return tuple(done[index] for index in range(len(prompts)))
+
+    def _check_length(self, prompt: int, new: int) -> None:
+        limit = self._connection.max_length
+        if limit is not None and prompt + new > limit:
+            raise RequestInvalid(
+                f"{prompt} tokens of prompt and {new} new ones are more than the {limit} that a session may have",
+                hints=["ask for fewer new tokens", "raise client.max_length in the swarm file"],
+                context={"prompt_tokens": prompt, "max_new_tokens": new, "max_length": limit},
+            )
 
     def generate_ids(
         self, batch: Sequence[Sequence[int]], sampling: Sampling, members: Sequence[int], listener: Listener
@@ -199,6 +212,7 @@ class Client:
             step_timeout_s=self._connection.step_timeout_s,
             recover_timeout_s=self._connection.recover_timeout_s,
             alloc_timeout_s=self._connection.alloc_timeout_s,
+            suspect_after_s=self._connection.suspect_after_s,
             replay_chunk_tokens=self._connection.replay_chunk_tokens,
         )
 

@@ -11,7 +11,7 @@ import yaml
 
 from swarmctl.config.document import RESOLVERS
 from swarmctl.config.durations import format_duration
-from swarmctl.config.resolve import SECONDS
+from swarmctl.config.resolve import SECONDS, SWITCHES
 from swarmctl.spec import ClientSpec, HostSpec, NodeSpec, ServerSettings, SwarmSpec
 
 
@@ -21,6 +21,12 @@ class _Inline(dict[str, Any]):
 
 class _Quoted(str):
     """Text that is quoted although nothing here demands it: other YAML readers take `40:50` for a number."""
+
+    __slots__ = ()
+
+
+class _Plain(str):
+    """Text that is not quoted although another YAML reader takes it for a truth value; it is one."""
 
     __slots__ = ()
 
@@ -38,6 +44,10 @@ def _quoted(dumper: yaml.SafeDumper, value: _Quoted) -> yaml.Node:
     return dumper.represent_scalar("tag:yaml.org,2002:str", str(value), style='"')
 
 
+def _plain(dumper: yaml.SafeDumper, value: _Plain) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:bool", str(value))
+
+
 def _list(dumper: yaml.SafeDumper, value: list[Any]) -> yaml.Node:
     return dumper.represent_sequence(
         "tag:yaml.org,2002:seq", value, flow_style=not any(isinstance(item, dict) for item in value)
@@ -46,6 +56,7 @@ def _list(dumper: yaml.SafeDumper, value: list[Any]) -> yaml.Node:
 
 _Dumper.add_representer(_Inline, _inline)
 _Dumper.add_representer(_Quoted, _quoted)
+_Dumper.add_representer(_Plain, _plain)
 _Dumper.add_representer(list, _list)
 # Text is quoted if this reader or a YAML 1.1 reader would take it for something else.
 for _tag, _pattern, _first in RESOLVERS:
@@ -80,10 +91,13 @@ def render(spec: SwarmSpec) -> str:
 
 def _settings(settings: ServerSettings | ClientSpec) -> dict[str, Any]:
     keys = {field: key for key, field in SECONDS.items()}
-    return {
-        keys.get(field, field): format_duration(value) if field in keys else value
-        for field, value in asdict(settings).items()
-    }
+    return {keys.get(field, field): _written(field, value, field in keys) for field, value in asdict(settings).items()}
+
+
+def _written(field: str, value: Any, is_duration: bool) -> Any:
+    if field in SWITCHES:
+        return _Plain("on" if value else "off")
+    return format_duration(value) if is_duration else value
 
 
 def _most_common(settings: list[dict[str, Any]]) -> dict[str, Any]:

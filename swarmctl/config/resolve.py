@@ -202,9 +202,12 @@ SECONDS: Mapping[str, str] = {
     "step_timeout": "step_timeout_s",
     "session_timeout": "session_timeout_s",
     "connect_timeout": "connect_timeout_s",
+    "suspect_after": "suspect_after_s",
     "recover_timeout": "recover_timeout_s",
     "alloc_timeout": "alloc_timeout_s",
 }
+# Written on or off.
+SWITCHES = frozenset({"cuda_graphs"})
 
 
 def _settings(defaults: SettingsSection, node: NodeSection) -> ServerSettings:

@@ -46,6 +46,13 @@ def _blocks(written: object) -> object:
     return written
 
 
+def _switch(written: object) -> bool:
+    # Other YAML readers take on and off for true and false, and may have written the file.
+    if written in ("on", "off") or isinstance(written, bool):
+        return written in ("on", True)
+    raise _not_so("is neither on nor off")
+
+
 def _not_so(problem: str) -> PydanticCustomError:
     """The predicate of a sentence whose subject is the value in the file."""
     return PydanticCustomError("predicate", "{problem}", {"problem": problem})
@@ -67,6 +74,11 @@ Blocks = Annotated[
     str | None,
     BeforeValidator(_blocks),
     WithJsonSchema({"type": "string", "pattern": r"^\s*\d+\s*:\s*\d+\s*$", "examples": ["0:8"]}),
+]
+Switch = Annotated[
+    bool,
+    BeforeValidator(_switch),
+    WithJsonSchema({"anyOf": [{"type": "string", "enum": ["on", "off"]}, {"type": "boolean"}]}),
 ]
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -111,6 +123,11 @@ class SettingsSection(Section):
     )
     threads: Count | None = Field(
         default=None, description="CPU threads of a server; null: as many as torch takes by itself."
+    )
+    cuda_graphs: Switch = Field(
+        default=_SERVER.cuda_graphs,
+        description="Replay recorded kernels for steps of one token on a GPU, with a recording for each batch size.",
+        json_schema_extra={"default": "on" if _SERVER.cuda_graphs else "off"},
     )
 
 
@@ -178,6 +195,9 @@ class ClientSection(Section):
 
     connect_timeout: Duration = Field(
         default=_CLIENT.connect_timeout_s, description="How long a server may take to accept a connection."
+    )
+    suspect_after: Duration = Field(
+        default=_CLIENT.suspect_after_s, description="How late an answer may be before its server is pinged."
     )
     step_timeout: Duration = Field(
         default=_CLIENT.step_timeout_s, description="How long a server may take to answer one request."

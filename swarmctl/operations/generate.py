@@ -113,6 +113,8 @@ def connection_to(site: Site, snapshot: Snapshot) -> Connection:
         step_timeout_s=limits.step_timeout_s,
         recover_timeout_s=limits.recover_timeout_s,
         alloc_timeout_s=limits.alloc_timeout_s,
+        suspect_after_s=limits.suspect_after_s,
+        max_length=limits.max_length,
         update_period_s=limits.update_period_s,
         replay_chunk_tokens=limits.replay_chunk_tokens,
     )

@@ -6,12 +6,17 @@ settings through `Server(…)`. What is left is here, and nothing is bound outsi
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from swarmctl import tether
 from swarmctl.upstream.patching import Patch
+
+_LLAMA, _FALCON = "petals.models.llama.block", "petals.models.falcon.block"
+# On a module of Falcon's, beside its own names, so that the graphs live and die with the module.
+_GRAPHED = "_swarmctl_graphed"
 
 
 def daemon_dies_with_us() -> Patch:
@@ -88,6 +93,105 @@ def nothing_is_compiled() -> Patch:
     )
 
 
+def graphs_fit_every_batch(graphed: Callable[[Any], Any]) -> tuple[Patch, ...]:
+    """Steps of one token on CUDA use `graphed(function)` where petals replays the graph of the first batch size.
+
+    `graphed` is called once for each function of each block. It returns what is called instead of the function, with
+    the same inputs and outputs, and may return the function itself: then there are no graphs.
+    """
+    return (_llama_graphs(graphed), *_falcon_graphs(graphed))
+
+
+def _llama_graphs(graphed: Callable[[Any], Any]) -> Patch:
+    def replacement(_original: Any) -> Any:
+        def make_inference_graphed_callable(callable: Any, sample_args: Any, num_warmup_iters: int = 3) -> Any:
+            return graphed(callable)
+
+        return make_inference_graphed_callable
+
+    return Patch(
+        name="llama-graphs-fit-every-batch",
+        target=f"{_LLAMA}:make_inference_graphed_callable",
+        replacement=replacement,
+        why=(
+            "a Llama block's graphs are recorded at the first batch size it sees, and other sizes fail; in float32 "
+            "each step also overwrites the row of the rotary table that was recorded"
+        ),
+        until="petals records a graph for each batch size, in memory of its own",
+        relies_on={
+            "petals.utils.cuda_graphs:make_inference_graphed_callable": ("04218a4c",),
+            f"{_LLAMA}:OptimizedLlamaAttention._optimized_apply_rotary": ("90e0f044",),
+            f"{_LLAMA}:OptimizedLlamaDecoderLayer._optimized_input_layernorm": ("0503a974",),
+            f"{_LLAMA}:OptimizedLlamaDecoderLayer._optimized_output_layernorm": ("010e31ad",),
+            # When graphs are used, and that outputs are consumed within the block; 2.2.0.post1, 2.3.0.dev2.
+            f"{_LLAMA}:OptimizedLlamaAttention.forward": ("495b9180", "42304c0d"),
+            f"{_LLAMA}:OptimizedLlamaDecoderLayer.forward": ("aa47c339", "674700a4"),
+        },
+    )
+
+
+def _falcon_graphs(graphed: Callable[[Any], Any]) -> tuple[Patch, ...]:
+    def rotary(_module: Any) -> Any:
+        return importlib.import_module(_FALCON).apply_rotary
+
+    def split(attention: Any) -> Any:
+        return attention._split_heads
+
+    def norms(layer: Any) -> Any:
+        attention, mlp = layer.ln_attn, layer.ln_mlp
+        return lambda hidden: (attention(hidden), mlp(hidden))
+
+    def patch(method: str, function: Callable[[Any], Any], relies_on: dict[str, tuple[str, ...]]) -> Patch:
+        return Patch(
+            name=f"falcon-graphs-fit-every-batch{method.rpartition('._optimized')[2].replace('_', '-')}",
+            target=f"{_FALCON}:{method}",
+            replacement=lambda _original: lambda module, *inputs: _kept(module, graphed, function)(*inputs),
+            why=(
+                "a Falcon block's graphs are recorded at the first batch size it sees, and other sizes fail; each "
+                "step also overwrites the row of the rotary table that was recorded"
+            ),
+            until="petals records a graph for each batch size, in memory of its own",
+            relies_on={f"{_FALCON}:{path}": known for path, known in relies_on.items()},
+        )
+
+    return (
+        patch(
+            "OptimizedFalconRotaryEmbedding._optimized_apply_rotary",
+            rotary,
+            {
+                "apply_rotary": ("c6b73271",),
+                "OptimizedFalconRotaryEmbedding._optimized_apply_rotary": ("6eb3cb75",),
+                "OptimizedFalconRotaryEmbedding.forward": ("983a2b5c",),
+            },
+        ),
+        patch(
+            "OptimizedFalconAttention._optimized_split_heads",
+            split,
+            {
+                "split_heads": ("b6d5f584",),
+                "OptimizedFalconAttention._optimized_split_heads": ("71317491",),
+                "OptimizedFalconAttention.forward": ("a3199b90",),
+            },
+        ),
+        patch(
+            "OptimizedFalconDecoderLayer._optimized_apply_ln",
+            norms,
+            {
+                "OptimizedFalconDecoderLayer._optimized_apply_ln": ("77b5bb29",),
+                "OptimizedFalconDecoderLayer.forward": ("50c19dfb",),
+            },
+        ),
+    )
+
+
+def _kept(module: Any, graphed: Callable[[Any], Any], function: Callable[[Any], Any]) -> Any:
+    """What `module` keeps instead of its function; made when it is needed first."""
+    own = vars(module)
+    if _GRAPHED not in own:
+        own[_GRAPHED] = graphed(function(module))
+    return own[_GRAPHED]
+
+
 def sessions_are(session: type) -> Patch:
     """`model.inference_session()` of an unchanged program opens our session."""
     return Patch(
@@ -107,5 +211,6 @@ def catalogue() -> tuple[Patch, ...]:
         sockets_in(Path("/nonexistent")),
         blocks_are_counted(lambda _count: None),
         nothing_is_compiled(),
+        *graphs_fit_every_batch(lambda function: function),
         sessions_are(object),
     )

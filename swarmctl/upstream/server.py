@@ -1,8 +1,8 @@
 """The child program of a block server: petals' own server, with the settings that recovery and truth need.
 
 Differences to `petals.cli.run_server`: never the public swarm, no version check, no speed test, no search for relays;
-SIGTERM and SIGINT announce OFFLINE before leaving; compute throughput is measured here and announced; how far loading
-is, is written to `progress.json`.
+SIGTERM and SIGINT announce OFFLINE before leaving; compute throughput is measured here and announced; steps of any
+batch size are computed; how far loading is, is written to `progress.json`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def serve(launch: Launch) -> None:
     import torch
     from petals.server.server import Server
 
-    from swarmctl.upstream import patches
+    from swarmctl.upstream import graphs, patches
     from swarmctl.upstream.patching import applied
 
     settings = ServerSettings(**(launch.settings or {}))
@@ -140,7 +140,10 @@ def serve(launch: Launch) -> None:
         write_json(progress, Progress(phase="joining" if count >= total else "loading", done=count, total=total))
 
     with applied(
-        patches.daemon_dies_with_us(), patches.sockets_in(Path(launch.sockets)), patches.blocks_are_counted(loaded)
+        patches.daemon_dies_with_us(),
+        patches.sockets_in(Path(launch.sockets)),
+        patches.blocks_are_counted(loaded),
+        *patches.graphs_fit_every_batch(graphs.by_shape() if settings.cuda_graphs else graphs.eager),
     ):
         server = Server(**server_arguments(launch, settings))
         try:

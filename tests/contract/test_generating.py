@@ -13,6 +13,7 @@ from support.fakeswarm import HIDDEN, Die, FakeRouter, servers_of
 
 from swarmctl.blocks import NodeName
 from swarmctl.client.generate import Client, Connection, Generation, Listener, Sampling
+from swarmctl.errors import RequestInvalid
 from swarmctl.events import Event, RecoveryDone, StepDone, TokensEmitted
 
 STOP, PAD = 0, 9
@@ -97,7 +98,7 @@ class Heard:
 class Bench:
     """A client of servers a and b, which both have all blocks."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_length: int | None = None) -> None:
         self.servers = servers_of("a=0:3", "b=0:3")
         self.router = FakeRouter(self.servers, 3)
         self.model = Greedy()
@@ -108,6 +109,7 @@ class Bench:
             initial_peers=("/ip4/127.0.0.1",),
             sockets=Path("/run/x"),
             names={peer: NodeName(server.name) for peer, server in self.router.servers.items()},
+            max_length=max_length,
         )
         opened = SimpleNamespace(model=self.model, tokenizer=Digits(), router=self.router)
         self.client = Client(opened, connection)  # type: ignore[arg-type]
@@ -132,6 +134,16 @@ def test_prompts_of_different_lengths_come_back_in_their_order_and_equal_those_g
     assert [list(generation.ids) for generation in done] == [expected(prompt, 6) for prompt in prompts]
     assert sorted(tuple(batch.shape) for batch in bench.model.batches) == [(1, 3), (2, 1), (2, 5)]
     assert [generation.prompt_tokens for generation in done] == [5, 1, 5, 1, 3]
+
+
+def test_a_session_longer_than_the_file_allows_is_refused_before_a_server_is_asked() -> None:
+    bench = Bench(max_length=8)
+
+    with pytest.raises(RequestInvalid, match="5 tokens of prompt and 4 new ones are more than the 8"):
+        bench.generate("1", "12345", max_new_tokens=4)
+
+    assert all(not server.received for server in bench.servers)
+    assert len(bench.generate("12345", max_new_tokens=3)) == 1
 
 
 def test_streamed_text_is_the_text_of_each_prompt() -> None:

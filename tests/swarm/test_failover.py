@@ -16,14 +16,13 @@ from support.history import History, check
 from support.swarm import NUM_BLOCKS, ON_BOTH, ON_LLAMA
 
 from swarmctl.errors import ExitCode, RecoveryFailed
-from swarmctl.events import Event, Hop, PeerFailed, RecoveryDone, RouteChosen, WaitingForPeers
+from swarmctl.events import Event, Hop, PeerFailed, RecoveryDone, RouteChosen, StepDone, WaitingForPeers
 from swarmctl.snapshot import NodeState
 
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(240)]
 
 PROMPT = "The swarm keeps its blocks on many machines"
 OF_ONE_LENGTH = ("the blocks and", "the server is", "a client sends")
-OF_SEVERAL_LENGTHS = ("The history", PROMPT)
 PROMPT_TOKENS = 12
 
 
@@ -49,6 +48,7 @@ def only_one_serves_the_end(client: ConnectedClient) -> str:
 @ON_BOTH
 def test_first_span_killed_in_mid_step_is_taken_over_by_two_servers(client: ConnectedClient):
     client.ready()
+    client.steer("a")
 
     history = client.generate(PROMPT, tokens=30, kills=("first@10",))
 
@@ -63,54 +63,34 @@ def test_first_span_killed_in_mid_step_is_taken_over_by_two_servers(client: Conn
 
 
 @ON_BOTH
-def test_last_span_killed_in_mid_step_leaves_a_batch_of_three_unharmed(client: ConnectedClient):
+def test_beam_search_finds_the_same_when_the_last_span_is_killed_in_mid_step(client: ConnectedClient):
     client.ready("b1", "b2", "c", "d")
-
-    history = client.generate(*OF_ONE_LENGTH, kills=("last@10",))
-
-    assert history.ids == client.locally(*OF_ONE_LENGTH)
-    (victim,) = history.killed
-    (heir,) = {"c", "d"} - {victim}
-    assert history.routes[-1][-1] == f"{heir} 3:6"
-    assert_survived(client, history, victim)
-
-
-@ON_BOTH
-def test_beam_search_finds_the_same_when_a_server_dies(client: ConnectedClient):
-    client.ready("a", "b1", "b2", "c")
-    strike = Strike(client.swarm, lambda hop, position, replay: hop.blocks.start == 0 and position >= 20)
+    strike = Strike(client.swarm, lambda hop, position, _replay: hop.blocks.end == NUM_BLOCKS and position >= 20)
 
     history = client.generate(PROMPT, num_beams=3, request=strike)
 
     assert history.ids == client.locally(PROMPT, num_beams=3)
-    assert_survived(client, history, "a")
+    (heir,) = {"c", "d"} - {strike.victim}
+    assert history.routes[-1][-1] == f"{heir} 3:6"
+    assert_survived(client, history, strike.victim)
 
 
 @ON_LLAMA
-def test_sampling_with_a_seed_draws_the_same_tokens_when_a_server_dies(client: ConnectedClient):
-    client.ready("b1", "b2", "c", "d")
+def test_sampling_with_a_seed_draws_the_same_tokens_when_a_server_dies_between_two_steps(client: ConnectedClient):
+    client.ready()
+    client.steer("a")
     chosen = {"temperature": 0.8, "top_p": 0.9, "seed": 7}
 
     undisturbed = client.generate(PROMPT, **chosen)
-    killed = client.generate(PROMPT, kills=("last@9",), **chosen)
     other_seed = client.generate(PROMPT, **{**chosen, "seed": 8})
+    killed = client.generate(PROMPT, between={10: lambda: client.swarm.kill("a")}, **chosen)
 
     assert killed.ids == undisturbed.ids
     assert other_seed.ids != undisturbed.ids
     assert undisturbed.ids != client.locally(PROMPT)
-    assert_survived(client, killed, *killed.killed)
-
-
-@ON_LLAMA
-def test_server_killed_between_two_steps_is_replaced_in_the_next(client: ConnectedClient):
-    client.ready()
-
-    history = client.generate(PROMPT, between={10: lambda: client.swarm.kill("a")})
-
-    assert history.ids == client.locally(PROMPT)
-    (failure,) = history.of(PeerFailed)
-    assert failure.position == PROMPT_TOKENS + 9
-    assert_survived(client, history, "a")
+    (failure,) = killed.of(PeerFailed)
+    assert failure.position == PROMPT_TOKENS + 9, "the step after the kill is the one that meets it"
+    assert_survived(client, killed, "a")
 
 
 @ON_LLAMA
@@ -132,6 +112,7 @@ def test_unmodified_program_recovers_in_a_session_of_petals_own(client: Connecte
 @ON_LLAMA
 def test_second_server_killed_while_the_first_is_being_replaced(client: ConnectedClient):
     client.ready()
+    client.steer("a")
     first = Strike(client.swarm, lambda hop, position, _replay: hop.node == "a" and position >= 20)
     second = Strike(
         client.swarm,
@@ -155,6 +136,7 @@ def test_second_server_killed_while_the_first_is_being_replaced(client: Connecte
 @ON_LLAMA
 def test_replacement_fails_when_the_original_is_back(client: ConnectedClient):
     client.ready("a", "b1", "b2", "c")
+    client.steer("a")
 
     history = client.generate(PROMPT, tokens=30, kills=("a@6", "b1@20"), between={13: lambda: client.ready("a")})
 
@@ -166,13 +148,13 @@ def test_replacement_fails_when_the_original_is_back(client: ConnectedClient):
 
 
 @ON_LLAMA
-def test_prompts_of_different_lengths_go_on_when_a_server_dies_before_the_first_token(client: ConnectedClient):
+def test_batch_of_three_and_a_longer_prompt_go_on_when_a_server_dies(client: ConnectedClient):
     client.ready("a", "c", "d")
 
-    history = client.generate(*OF_SEVERAL_LENGTHS, kills=("last@0",))
+    history = client.generate(*OF_ONE_LENGTH, PROMPT, kills=("last@10",))
 
-    assert history.ids == client.locally(*OF_SEVERAL_LENGTHS)
-    assert history.of(PeerFailed)[0].position == 0
+    assert history.ids == client.locally(*OF_ONE_LENGTH, PROMPT)
+    assert {step.batch for step in history.of(StepDone)} == {3, 1}
     assert_survived(client, history, *history.killed)
 
 

@@ -111,15 +111,16 @@ def test_generation_that_waits_for_a_full_cache_goes_on_when_it_has_room(client:
 
 
 @ON_LLAMA
-def test_server_that_hangs_is_replaced_when_its_time_is_up_and_shows_as_unresponsive(client: ConnectedClient):
+def test_server_that_hangs_is_replaced_when_its_time_is_up_and_does_not_count_as_online(client: ConnectedClient):
     client.ready()
+    client.steer("a")
     impatient = client.limited(step_timeout_s=2.0)
 
     with hung(client.swarm, "a"):
         began = time.monotonic()
         history = impatient.generate(PROMPT)
         took_s = time.monotonic() - began
-        eventually(lambda: _assert_state(client.swarm, "a", NodeState.UNRESPONSIVE), within_s=20)
+        eventually(lambda: _assert_online(client.swarm, "a", False), within_s=20)
 
     assert history.ids == client.locally(PROMPT)
     assert history.of(RouteChosen)[0].route[0].node == "a"
@@ -127,8 +128,9 @@ def test_server_that_hangs_is_replaced_when_its_time_is_up_and_shows_as_unrespon
     assert (failure.hop.node, failure.kind) == ("a", "silent")
     assert took_s < 10
     check(history, num_blocks=NUM_BLOCKS)
-    eventually(lambda: _assert_state(client.swarm, "a", NodeState.ONLINE), within_s=20)
+    eventually(lambda: _assert_online(client.swarm, "a", True), within_s=20)
 
 
-def _assert_state(swarm: LiveSwarm, node: str, state: NodeState) -> None:
-    assert swarm.states()[NodeName(node)] is state
+def _assert_online(swarm: LiveSwarm, node: str, online: bool) -> None:
+    state = swarm.states()[NodeName(node)]
+    assert (state is NodeState.ONLINE) is online, f"{node} is {state.value}"

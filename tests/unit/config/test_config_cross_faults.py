@@ -212,10 +212,9 @@ FILE_FAULTS = {
         ["4:9: hosts.here.address: 127.0.0.1 cannot be reached from other machines"],
     ),
     "keys of later versions": (
-        f"{HEAD}{NODES}client: {{suspect_after: 1s, standby: 0}}\n",
+        f"{HEAD}{NODES}client: {{standby: 0}}\n",
         [
-            '6:10: client.suspect_after: unknown key "suspect_after"',
-            '6:29: client.standby: unknown key "standby"',
+            '6:10: client.standby: unknown key "standby"',
         ],
     ),
     "alias of itself": (

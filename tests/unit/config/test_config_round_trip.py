@@ -41,6 +41,7 @@ _settings: dict[str, st.SearchStrategy[Any]] = {
     "num_handlers": st.integers(1, 64),
     "throughput": st.one_of(st.none(), st.floats(1e-6, 1e9)),
     "threads": _counts,
+    "cuda_graphs": st.sampled_from(["on", "off", True, False]),
 }
 
 
@@ -120,6 +121,7 @@ def test_everything_is_written_out() -> None:
     assert tree["nodes"] == {"a": {"host": "here", "gpu": None, "blocks": "0:24", "port": None}}
     assert tree["defaults"]["update_period"] == "10s"
     assert tree["defaults"]["session_timeout"] == "24h"
+    assert "\n  cuda_graphs: on\n" in render(spec)
 
 
 def test_settings_that_most_nodes_share_are_defaults_and_the_others_overrides() -> None:

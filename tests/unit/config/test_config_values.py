@@ -54,6 +54,14 @@ def test_a_node_overrides_the_defaults_and_null_takes_one_back() -> None:
     assert (b.attn_cache_tokens, b.threads, b.update_period_s) == (None, 4, 0.25)
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"), [("on", True), ("off", False), ("true", True), ("false", False), ('"off"', False)]
+)
+def test_a_switch_is_on_or_off_and_other_readers_words_for_it_are_taken(written: str, meant: bool) -> None:
+    (node,) = spec_of(f'{HEAD}nodes: {{a: {{blocks: "0:6", cuda_graphs: {written}}}}}\n').nodes.values()
+    assert node.settings.cuda_graphs is meant
+
+
 def test_an_unquoted_range_is_read_as_written() -> None:
     # YAML 1.1 takes 5:30 for the number 330.
     text = HEAD.replace("blocks: 6", "blocks: 30") + "nodes: {a: {blocks: 0:5}, b: {blocks: 5:30}}\n"
