@@ -111,8 +111,9 @@ class ClientSpec:
     """How `generate` behaves. Seconds end in `_s`.
 
     A server whose answer is later than `suspect_after_s` (or three times as late as lately) is pinged, and given up if
-    it does not answer that either. `step_timeout_s` bounds one request to one server; `recover_timeout_s` bounds the wait for a server that can
-    take a failed span over. With `allow_strangers` the client also routes to peers that the file does not name.
+    it does not answer that either. `step_timeout_s` bounds one request to one server; `recover_timeout_s` bounds the
+    wait for a server that can take a failed span over. `max_length` None: what prompt and new tokens need. With
+    `allow_strangers` the client also routes to peers that the file does not name.
     """
 
     connect_timeout_s: float = 3.0
