@@ -78,11 +78,11 @@ def test_beam_search_finds_the_same_when_the_last_span_is_killed_in_mid_step(cli
 @ON_LLAMA
 def test_sampling_with_a_seed_draws_the_same_tokens_when_a_server_dies_between_two_steps(client: ConnectedClient):
     client.ready()
-    client.steer("a")
     chosen = {"temperature": 0.8, "top_p": 0.9, "seed": 7}
 
     undisturbed = client.generate(PROMPT, **chosen)
     other_seed = client.generate(PROMPT, **{**chosen, "seed": 8})
+    client.steer("a")
     killed = client.generate(PROMPT, between={10: lambda: client.swarm.kill("a")}, **chosen)
 
     assert killed.ids == undisturbed.ids
