@@ -84,6 +84,8 @@ def import_petals() -> ModuleType:
 
 def quiet_transformers() -> None:
     """No progress bars and no advice from transformers on the user's screen; errors are raised, not logged."""
+    # A program that connects a second time forks after it has used a tokenizer, which says so on stderr.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logs = importlib.import_module("transformers.utils.logging")
     logs.disable_progress_bar()
     logs.set_verbosity_error()
