@@ -55,4 +55,8 @@ def _lives(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    return True
+    try:
+        # A zombie holds nothing any more; it only waits for its parent, which may take its time.
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -27,7 +27,8 @@ class NodeState(str, Enum):
     JOINING: it announces that it loads blocks. ONLINE: process, record and probe agree, on the declared blocks.
     CRASHED: the process ended without being asked to. STALE: the record says ONLINE but the process is gone.
     UNRESPONSIVE: process and record look well, the probe does not answer. MISPLACED: it serves other blocks
-    than the file says. UNPROBED: process and record look well, no probe has been made yet.
+    than the file says. UNPROBED: process and record look well, no probe has been made yet. UNOBSERVED: the process
+    runs, and no bootstrap peer has looked at the DHT lately, so nobody knows what it serves.
     UNMANAGED: a peer that announces blocks and is not in the file.
     """
 
@@ -36,6 +37,7 @@ class NodeState(str, Enum):
     JOINING = "JOINING"
     ONLINE = "ONLINE"
     UNPROBED = "UNPROBED"
+    UNOBSERVED = "UNOBSERVED"
     CRASHED = "CRASHED"
     STALE = "STALE"
     UNRESPONSIVE = "UNRESPONSIVE"
@@ -91,7 +93,10 @@ class ProcessFact:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """Everything known about one declared node; `peer` is known before it starts (identities are made first)."""
+    """Everything known about one declared node; `peer` is known before it starts (identities are made first).
+
+    `observed`: somebody has looked at the DHT lately; if not, that there is no record means nothing.
+    """
 
     name: NodeName
     host: HostName
@@ -100,6 +105,7 @@ class NodeFacts:
     process: ProcessFact
     announcement: Announcement | None
     probe: Probe | None
+    observed: bool = True
 
     @property
     def state(self) -> NodeState:
@@ -116,6 +122,14 @@ class BootstrapFacts:
     peer: PeerId | None
     process: ProcessFact
     addresses: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """RUNNING, STARTING (it does not listen yet), CRASHED or STOPPED."""
+        if self.process.running:
+            return "STARTING" if self.process.phase == "starting" else "RUNNING"
+        crashed = self.process.ended is not None and not self.process.asked_to_stop
+        return "CRASHED" if crashed else "STOPPED"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +161,8 @@ def judge_node(facts: NodeFacts) -> NodeState:
         if process.ended is not None and not process.asked_to_stop:
             return NodeState.CRASHED
         return NodeState.STOPPED
+    if not facts.observed:
+        return NodeState.UNOBSERVED
     if record is None or record.state is PeerState.OFFLINE:
         return NodeState.STARTING
     if record.state is PeerState.JOINING:

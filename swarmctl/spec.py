@@ -127,6 +127,13 @@ class ClientSpec:
     allow_strangers: bool = False
 
 
+def known_by_name(name: str) -> SwarmSpec:
+    """A swarm on this machine of which only the name is known; what runs of it is found by its files."""
+    here = HostName("here")
+    model = ModelSpec(source="", dht_prefix=name, num_blocks=1, hidden_size=1)
+    return SwarmSpec(name=name, model=model, hosts={here: HostSpec(name=here)}, bootstraps=(), nodes={})
+
+
 @dataclass(frozen=True, kw_only=True)
 class SwarmSpec:
     """The whole file. `hosts` and `nodes` keep the file's order; names are unique across nodes and bootstraps."""

@@ -84,6 +84,34 @@ class Run:
         """A hint of the library with the `-c` that the user gave."""
         return _SWARM_COMMAND.sub(self.command() + " ", hint) if self.config else hint
 
+    def site_named(self, swarm: str | None) -> Site:
+        """As `site`; with a name, what runs of that swarm on this machine, whatever its file says now.
+
+        Raises:
+            ConfigError: the file is not valid; with the way to go on without it.
+            UsageError: nothing of that name has left files here.
+        """
+        if swarm is None:
+            try:
+                return self.site()
+            except ConfigError as error:
+                names = ", ".join(self._swarms_here())
+                if names:
+                    error.hints = (*error.hints, f"without the file: add --swarm NAME; here are: {names}")
+                raise
+        if swarm not in self._swarms_here():
+            names = ", ".join(self._swarms_here()) or "none"
+            raise UsageError(f"no swarm {swarm} has left files in {self.state_folder}", reasons=[f"there are: {names}"])
+        from swarmctl.spec import known_by_name
+
+        self._spec = known_by_name(swarm)
+        self.out.swarm = swarm
+        return self.site()
+
+    def _swarms_here(self) -> tuple[str, ...]:
+        folder = self.state_folder
+        return tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir())) if folder.is_dir() else ()
+
     def select(self, site: Site, patterns: Sequence[str]) -> tuple[NodeName, ...]:
         """The nodes that the user's words mean; none for no words.
 

@@ -90,10 +90,10 @@ def render(error: BaseException) -> Text:
     if isinstance(error, ConfigError) and error.findings:
         from swarmctl_cli.views import findings
 
-        # Each finding brings its line and its own hint, which is all that the error's hints would lead to.
+        # Each finding brings its line and its own hint.
         parts.append(findings.render(error.findings))
-        return Text("\n").join(parts)
-    parts.extend(Text(_indented(reason)) for reason in error.reasons)
+    else:
+        parts.extend(Text(_indented(reason)) for reason in error.reasons)
     parts.extend(label("hint", hint) for hint in error.hints)
     return Text("\n").join(parts)
 

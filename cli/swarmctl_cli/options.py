@@ -45,6 +45,15 @@ Output = Annotated[
     Format | None,
     typer.Option("-o", "--output", case_sensitive=False, show_default=False, help="How stdout is written."),
 ]
+Swarm = Annotated[
+    str | None,
+    typer.Option(
+        "--swarm",
+        metavar="NAME",
+        show_default=False,
+        help="What runs of this swarm on this machine, without its file (which may be gone, or broken).",
+    ),
+]
 Quiet = Annotated[
     bool, typer.Option("-q", "--quiet", show_default=False, help="Say nothing on stderr but warnings and errors.")
 ]

@@ -47,11 +47,7 @@ def load(path: Path) -> SwarmSpec:
     spec, findings = validate_text(text, str(path), absolute.parent)
     if spec is None:
         count = f"{len(findings)} faults" if len(findings) > 1 else "one fault"
-        raise ConfigError(
-            f"{path} is invalid: {count}",
-            findings=findings,
-            hints=[f"see the lines and what helps: swarmctl config validate -c {path}"],
-        )
+        raise ConfigError(f"{path} is invalid: {count}", findings=findings)
     return replace(spec, path=str(absolute))
 
 

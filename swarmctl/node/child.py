@@ -21,10 +21,10 @@ def command(launch: Launch, files: NodeFiles) -> tuple[str, ...]:
 def environment(launch: Launch, files: NodeFiles, inherited: Mapping[str, str]) -> dict[str, str]:
     """`inherited`, with what this node's threads, card and model ask for.
 
-    A bootstrap peer sees no card, so that it never holds memory of one. A model in a folder needs no hub, and then
-    none is asked.
+    Temporary files go where the node's sockets are, and are swept with them. A bootstrap peer sees no card, so that
+    it never holds memory of one. A model in a folder needs no hub, and then none is asked.
     """
-    values = {**inherited, "PYTHONUNBUFFERED": "1", MARK: str(files.folder)}
+    values = {**inherited, "PYTHONUNBUFFERED": "1", MARK: str(files.folder), "TMPDIR": str(files.sockets)}
     threads = (launch.settings or {}).get("threads")
     if threads is not None:
         values.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))

@@ -14,10 +14,14 @@ from swarmctl.operations.status import read_snapshot
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """The assessment of taking `nodes` out together, and what of it would be a new gap."""
+    """The assessment of taking `nodes` out together, and what of it would be a new gap.
+
+    `last_bootstraps`: those of them that are the last bootstrap peers; without one nobody finds a server.
+    """
 
     nodes: tuple[NodeName, ...]
     assessment: Assessment
+    last_bootstraps: tuple[NodeName, ...] = ()
 
     @property
     def new_gaps(self) -> tuple[Harm, ...]:
@@ -27,8 +31,13 @@ class Removal:
 
 def judge_removal(site: Site, nodes: Sequence[NodeName]) -> Removal:
     """What taking these nodes out at the same time would leave; a node that is not ONLINE is no loss."""
-    holders = holders_of(read_snapshot(site))
-    return Removal(nodes=tuple(nodes), assessment=assess(site.spec, holders, frozenset(nodes)))
+    snapshot = read_snapshot(site)
+    up = [peer.name for peer in snapshot.bootstraps if peer.process.running]
+    return Removal(
+        nodes=tuple(nodes),
+        assessment=assess(site.spec, holders_of(snapshot), frozenset(nodes)),
+        last_bootstraps=tuple(up) if set(up) <= set(nodes) else (),
+    )
 
 
 def refuse_new_gaps(removals: Sequence[Removal], *, verb: str, override: str) -> None:
@@ -39,13 +48,17 @@ def refuse_new_gaps(removals: Sequence[Removal], *, verb: str, override: str) ->
     Raises:
         Refused: with one reason a range.
     """
-    harmful = [removal for removal in removals if removal.new_gaps]
+    harmful = [removal for removal in removals if removal.new_gaps or removal.last_bootstraps]
     if not harmful:
         return
     names = ", ".join(name for removal in harmful for name in removal.nodes)
     reasons = [str(harm) for removal in harmful for harm in removal.new_gaps]
+    last = [name for removal in harmful for name in removal.last_bootstraps]
+    if last:
+        reasons.append(f"{', '.join(last)}: the last bootstrap peer, without which nobody finds a server or can join")
+    gaps = any(removal.new_gaps for removal in harmful)
     raise Refused(
-        f"{verb} {names} would leave blocks without a server",
+        f"{verb} {names} would leave {'blocks without a server' if gaps else 'the swarm without a way in'}",
         reasons=reasons,
         hints=[f"accept the gap: {override}"],
         context={"gaps": [str(harm.blocks) for removal in harmful for harm in removal.new_gaps]},

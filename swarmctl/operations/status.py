@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from swarmctl.blocks import BlockRange, HostName, NodeName, PeerId
@@ -75,13 +75,16 @@ def snapshot_of(spec: SwarmSpec, hosted: Mapping[NodeName, Hosted], now: datetim
     declared = {*spec.nodes, *(peer.name for peer in spec.bootstraps)}
     roster = {peer_of(hosted[name].node) for name in declared if name in hosted}
     age_s = epoch - observation.written_at if observation else 0.0
+    observed = observation is not None and age_s <= STALE_OBSERVATION_S
     return Snapshot(
         swarm=spec.name,
         num_blocks=spec.model.num_blocks,
         taken_at=now.isoformat(),
         age_s=age_s,
         source=source,
-        nodes=tuple(_node(spec, name, hosted.get(name), servers, now) for name in spec.nodes),
+        nodes=tuple(
+            replace(_node(spec, name, hosted.get(name), servers, now), observed=observed) for name in spec.nodes
+        ),
         bootstraps=tuple(
             BootstrapFacts(
                 name=peer.name,

@@ -97,6 +97,43 @@ def test_the_killing_of_the_last_server_of_a_block_is_refused_and_changes_nothin
     assert status.out.startswith("DOWN  blocks 15:30 have no server; right-a and right-b CRASHED\n")
 
 
+def test_killing_the_last_bootstrap_peer_is_refused(shell):
+    shell("up")
+    done = shell("kill", "bootstrap-0")
+    assert done.code == 5
+    assert "error: killing bootstrap-0 would leave the swarm without a way in" in done.err
+    assert "hint: accept the gap: swarmctl kill bootstrap-0 --allow-gap" in done.err
+
+
+def test_a_swarm_whose_bootstrap_peer_is_dead_is_down_and_up_is_what_helps(shell):
+    shell("up")
+    assert shell("kill", "bootstrap-0", "--allow-gap").code == 0
+    done = shell("status", "-o", "json")
+    assert (done.code, done.data["verdict"]) == (4, "DOWN")
+    assert "no way into the swarm; bootstrap-0 CRASHED" in done.document["error"]["message"]
+    assert done.document["error"]["hints"] == ["swarmctl up"]
+    assert shell("up").code == 0
+    assert shell("status").code == 0
+
+
+def test_a_broken_file_does_not_keep_anybody_from_stopping_what_runs(shell):
+    shell("up")
+    (shell.folder / "swarm.yaml").write_text("version: 1\nswarm: lab\nnodse: {}\n")
+    done = shell("down")
+    assert done.code == 3
+    assert "hint: without the file: add --swarm NAME; here are: lab" in done.err
+    assert shell("ps", "--swarm", "lab", "-o", "name").out.split() == ["bootstrap-0", *ALL]
+    assert shell("down", "--swarm", "lab").out == "6 nodes down, nothing left\n"
+    assert shell("ps", "--swarm", "lab").out == "nothing runs\n"
+
+
+def test_a_swarm_of_an_unknown_name_is_a_usage_error_that_lists_the_known(shell):
+    shell("up")
+    done = shell("down", "--swarm", "lba")
+    assert done.code == 2
+    assert "there are: lab" in done.err
+
+
 def test_killing_what_does_not_run_is_refused(shell):
     done = shell("kill", "left-a")
     assert (done.code, done.out) == (5, "")

@@ -43,6 +43,20 @@ def test_shared_memory_of_dead_processes_goes_with_the_node_and_that_of_living_o
     assert not sockets.parent.exists()
 
 
+def test_a_process_that_only_waits_to_be_reaped_counts_as_dead(tmp_path: Path, shared: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        sockets = tmp_path / "run" / "01234567"
+        sockets.mkdir(parents=True)
+        scratch.pids_file(sockets).write_text(f"{process.pid}\n")
+        (shared / f"torch_{process.pid}_1_0").touch()
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+        scratch.sweep(sockets)
+
+    assert list(shared.iterdir()) == []
+
+
 def test_a_swept_node_leaves_the_folders_of_others(tmp_path: Path, shared: Path) -> None:
     sockets, other = tmp_path / "run" / "a", tmp_path / "run" / "b"
     sockets.mkdir(parents=True)

@@ -128,6 +128,7 @@ def a_node(
         NodeState.JOINING: (RUNNING, an_announcement(name, wanted, PeerState.JOINING), None),
         NodeState.ONLINE: (RUNNING, online, well),
         NodeState.UNPROBED: (RUNNING, online, None),
+        NodeState.UNOBSERVED: (RUNNING, None, None),
         NodeState.CRASHED: (CRASHED, None, None),
         NodeState.STALE: (CRASHED, online, silent),
         NodeState.UNRESPONSIVE: (RUNNING, online, silent),
@@ -144,6 +145,7 @@ def a_node(
         process=process,
         announcement=announcement,
         probe=probe,
+        observed=state is not NodeState.UNOBSERVED,
     )
 
 

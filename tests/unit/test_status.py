@@ -205,6 +205,15 @@ def test_an_old_observation_is_shown_with_a_warning_and_its_age() -> None:
     assert snapshot.warnings == ("what is shown of the DHT is 42 s old: bootstrap peer boot has stopped observing",)
 
 
+def test_what_nobody_has_looked_at_lately_is_unobserved_and_not_starting() -> None:
+    old = picture(alive("a0"), age_s=42.0)
+    nobody = snapshot_of(SPEC, {A0: Hosted(host=HostName("a"), node=alive("a0"))}, NOW)
+    crashed = picture(dead("a0", "exited with code 1"), age_s=42.0)
+
+    assert [the_node(seen).state for seen in (old, nobody)] == [NodeState.UNOBSERVED] * 2
+    assert the_node(crashed).state is NodeState.CRASHED
+
+
 def test_without_a_bootstrap_peer_a_warning_says_that_only_processes_are_shown() -> None:
     nobody = snapshot_of(SPEC, {A0: Hosted(host=HostName("a"), node=alive("a0"))}, NOW)
 

@@ -18,6 +18,7 @@ def down(
     purge: Annotated[
         bool, typer.Option("--purge", help="Remove keys and logs too; the next start is a new peer.")
     ] = False,
+    swarm: options.Swarm = None,
     config: options.Config = None,
     output: options.Output = None,
     quiet: options.Quiet = False,
@@ -36,6 +37,7 @@ def down(
       swarmctl down
       swarmctl down left-a
       swarmctl down --purge -y
+      swarmctl down --swarm lab
     """
     given = Given(config=config, output=output, quiet=quiet, yes=yes, dry_run=dry_run, timeout=timeout)
     run = run_of(ctx, given, kind="Down", has_names=True)
@@ -49,9 +51,9 @@ def down(
     from swarmctl_cli.live import follow_rollout
     from swarmctl_cli.views.measure import count
 
-    site = run.site()
+    site = run.site_named(swarm)
     chosen = run.select(site, nodes or ())
-    if chosen and not allow_gap:
+    if chosen and not allow_gap and swarm is None:
         override = run.command("down", *chosen, "--allow-gap")
         refuse_new_gaps([judge_removal(site, chosen)], verb="stopping", override=override)
     if run.dry_run:

@@ -14,6 +14,7 @@ from swarmctl_cli.context import Given, run_of
 def ps(
     ctx: typer.Context,
     wide: Annotated[bool, typer.Option("--all", "-a", help="Show each process of each node.")] = False,
+    swarm: options.Swarm = None,
     config: options.Config = None,
     output: options.Output = None,
 ) -> None:
@@ -23,13 +24,14 @@ def ps(
     Examples:
       swarmctl ps
       swarmctl ps --all
+      swarmctl ps --swarm lab
       swarmctl ps -o name
     """
     run = run_of(ctx, Given(config=config, output=output), kind="Processes", has_names=True)
     from swarmctl.operations.status import list_processes
     from swarmctl_cli.views import processes as view
 
-    rows = list_processes(run.site())
+    rows = list_processes(run.site_named(swarm))
     lines = []
     for row in rows:
         lines.append(

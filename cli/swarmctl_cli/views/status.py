@@ -20,6 +20,7 @@ _STATE_STYLES = {
     NodeState.STARTING: "cyan",
     NodeState.JOINING: "cyan",
     NodeState.UNPROBED: "cyan",
+    NodeState.UNOBSERVED: "cyan",
     NodeState.STOPPED: "dim",
 }
 _HEADER = ("NODE", "HOST", "STATE", "BLOCKS", "PROCESS", "RECORD", "PROBE", "THROUGHPUT", "CACHE LEFT")
@@ -122,7 +123,7 @@ def _node_row(node: NodeFacts) -> Sequence[columns.Cell]:
     probed = "-"
     if probe is not None:
         probed = f"{measure.millis(probe.latency_ms) if probe.ok else 'failed'}, {measure.age(probe.age_s)}"
-    left = None if record is None else record.cache_tokens_left
+    left = _tokens_left(record)
     return (
         node.name,
         node.host,
@@ -132,13 +133,12 @@ def _node_row(node: NodeFacts) -> Sequence[columns.Cell]:
         seen,
         probed,
         measure.rate(record.throughput if record else None),
-        "-" if left is None else f"{left // len(node.blocks)} tokens",
+        "-" if left is None else f"{left} tokens",
     )
 
 
 def _bootstrap_row(bootstrap: BootstrapFacts) -> Sequence[columns.Cell]:
-    running = bootstrap.process.running
-    state = Text("RUNNING", style="green") if running else Text("STOPPED", style="bold red")
+    state = Text(bootstrap.state, style="green" if bootstrap.process.running else "bold red")
     return (bootstrap.name, bootstrap.host, state, "-", _process(bootstrap.process), "-", "-", "-", "-")
 
 
@@ -195,6 +195,7 @@ def _bootstrap_fields(bootstrap: BootstrapFacts) -> dict[str, Any]:
     return {
         "node": str(bootstrap.name),
         "host": str(bootstrap.host),
+        "state": bootstrap.state,
         "peer": bootstrap.peer,
         "addresses": list(bootstrap.addresses),
         "process": asdict(bootstrap.process),
@@ -203,4 +204,16 @@ def _bootstrap_fields(bootstrap: BootstrapFacts) -> dict[str, Any]:
 
 def _record_fields(record: Announcement) -> dict[str, Any]:
     fields = {name: getattr(record, name) for name in record.__dataclass_fields__}
-    return {**fields, "state": record.state.value, "blocks": str(record.blocks)}
+    return {
+        **fields,
+        "state": record.state.value,
+        "blocks": str(record.blocks),
+        "cache_tokens_left": _tokens_left(record),
+    }
+
+
+def _tokens_left(record: Announcement | None) -> int | None:
+    """How many tokens a session over all blocks of this server may still cache."""
+    if record is None or record.cache_tokens_left is None:
+        return None
+    return record.cache_tokens_left // len(record.blocks)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from swarmctl.coverage import CoverageReport
-from swarmctl.snapshot import NodeFacts, NodeState, Snapshot
+from swarmctl.snapshot import BootstrapFacts, NodeFacts, NodeState, Snapshot
 from swarmctl_cli.views import measure
 
 
@@ -22,7 +22,7 @@ class Health(str, Enum):
 STYLES = {Health.HEALTHY: "bold green", Health.DEGRADED: "bold yellow", Health.DOWN: "bold red"}
 
 _STARTABLE = (NodeState.STOPPED, NodeState.CRASHED, NodeState.STALE)
-_ON_THE_WAY = (NodeState.STARTING, NodeState.JOINING, NodeState.UNPROBED)
+_ON_THE_WAY = (NodeState.STARTING, NodeState.JOINING, NodeState.UNPROBED, NodeState.UNOBSERVED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +36,24 @@ class Verdict:
 
 def judge(snapshot: Snapshot, report: CoverageReport, *, command: str = "swarmctl") -> Verdict:
     """The verdict of one moment. `command`: how the user calls the program, with the `-c` that was given."""
+    gone = [peer for peer in snapshot.bootstraps if not peer.process.running]
+    anything = any(node.process.running for node in snapshot.nodes)
+    if gone and len(gone) == len(snapshot.bootstraps) and anything:
+        # What is served is not known, and nobody could use it: a client needs a bootstrap peer to find the servers.
+        sentence = f"no bootstrap peer runs, so there is no way into the swarm; {_peers(gone)}"
+        return Verdict(health=Health.DOWN, sentence=sentence, hints=(f"{command} up",))
     missing = [node for node in snapshot.nodes if node.state is not NodeState.ONLINE]
     hints = _hints(missing, all_missing=len(missing) == len(snapshot.nodes), command=command)
     sentence = coverage(report) + _names(missing)
+    if gone and anything:
+        sentence += f"; bootstrap {_peers(gone)}"
+        hints = (f"{command} up", *(hint for hint in hints if not hint.startswith(f"{command} up")))
     if report.gaps:
         return Verdict(health=Health.DOWN, sentence=sentence, hints=hints)
     if report.thin:
         help_of_file = (f"{command} verify redundancy --source config",)
         return Verdict(health=Health.DEGRADED, sentence=sentence, hints=hints or help_of_file)
-    health = Health.DEGRADED if missing else Health.HEALTHY
+    health = Health.DEGRADED if missing or (gone and anything) else Health.HEALTHY
     return Verdict(health=health, sentence=sentence, hints=hints)
 
 
@@ -66,6 +75,10 @@ def _names(missing: Sequence[NodeFacts]) -> str:
         by_state.setdefault(node.state, []).append(node.name)
     parts = [f"{measure.listing(names)} {state.value}" for state, names in by_state.items()]
     return f"; {', '.join(parts)}"
+
+
+def _peers(gone: Sequence[BootstrapFacts]) -> str:
+    return ", ".join(f"{peer.name} {peer.state}" for peer in gone)
 
 
 def _hints(missing: Sequence[NodeFacts], *, all_missing: bool, command: str) -> tuple[str, ...]:

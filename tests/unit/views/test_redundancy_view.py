@@ -18,7 +18,8 @@ def thin() -> SwarmSpec:
 def drawn(spec: SwarmSpec, **policy):
     holders = holders_declared(spec)
     report = analyse(spec, holders, **policy)
-    return redundancy.render(report, holders, source="the file", width=100, symbols=symbols.UNICODE)
+    remedy = redundancy.Remedy(repairs=report.repairs)
+    return redundancy.render(report, holders, source="the file", remedy=remedy, width=100, symbols=symbols.UNICODE)
 
 
 def test_a_redundant_swarm_says_what_may_be_lost(golden):
