@@ -16,7 +16,7 @@ PYTHON ?= $(shell for name in python3.11 python3.10 python3 python; do \
 .PHONY: help install demo test check lint types layers fast swarm golden format clean
 
 help:
-	@echo "make demo    install, then watch a generation survive a killed server (about four minutes)"
+	@echo "make demo    install, then watch a generation survive a killed server (about five minutes the first time)"
 	@echo "make test    install, then run all checks and tests (under ten minutes)"
 	@echo "make check   format, lint, types, layers, and the tests that start no server (about a minute)"
 
@@ -30,6 +30,7 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 12))' 2>/dev/null || { \
 		echo "swarmctl needs Python 3.10 or 3.11 with venv, and $(PYTHON) is not that ($$($(PYTHON) --version 2>&1 | head -n 1)):" \
 		"name another one: make demo PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "installing into $(VENV) (about 1.7 GB, one to three minutes) ..."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=23.3"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[demo,dev]"

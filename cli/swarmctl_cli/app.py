@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Sequence
 
@@ -33,6 +34,20 @@ from swarmctl_cli.output import Format
 
 _NAMES_A_PATH = ("init", "model")
 """Commands whose own `-o` is a file or a folder."""
+
+_PLAIN_WORDS = tuple(
+    (re.compile(pattern), plain)
+    for pattern, plain in (
+        (r"\bValue error, ", ""),
+        (r"\bInput should be greater than or equal to ", "must be at least "),
+        (r"\bInput should be less than or equal to ", "must be at most "),
+        (r"\bInput should be greater than ", "must be greater than "),
+        (r"\bInput should be less than ", "must be less than "),
+        (r"\bInput should be a valid integer\b.*", "must be a whole number"),
+        (r"\bInput should be a valid number\b.*", "must be a number"),
+        (r"\bInput should be ", "must be "),
+    )
+)
 
 _EPILOG = """
 \b
@@ -138,8 +153,15 @@ def _usage_error(error: Exception) -> UsageError | None:
         return None
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "swarmctl"
-    message = str(describe()).strip().rstrip(".")
+    message = _in_plain_words(str(describe()).strip().rstrip("."))
     return UsageError(message[:1].lower() + message[1:], hints=[f"{path} --help"])
+
+
+def _in_plain_words(message: str) -> str:
+    """typer's complaint without the phrases of the library that it lets judge values."""
+    for pattern, plain in _PLAIN_WORDS:
+        message = pattern.sub(plain, message)
+    return message
 
 
 def _remember_format(arguments: Sequence[str], run: Run) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from swarmctl.errors import Refused
 from swarmctl.models import cache
 from swarmctl.models.tiny import TinyShape
 
@@ -17,24 +18,34 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ImportResult:
-    """What `import_model` found or did. `reason`: why it was rebuilt, or that it was whole."""
+    """What `import_model` found or did. `reason`: why it was built, or that it was whole."""
 
     path: Path
     rebuilt: bool
     reason: str
 
 
-def make_tiny(shape: TinyShape, folder: Path) -> Path:
-    """A small random checkpoint of `shape` in `folder`; nothing is done if just this one is there.
+def make_tiny(shape: TinyShape, folder: Path, *, force: bool = False) -> bool:
+    """A small random checkpoint of `shape` in `folder`; False if just this one was there, and nothing was done.
+
+    A broken one of this shape is made anew; another checkpoint that is whole only with `force`.
 
     Raises:
-        Refused: when `folder` holds something that swarmctl did not make.
+        Refused: when `folder` holds another whole checkpoint, or something that swarmctl did not make.
     """
     from swarmctl.upstream import tiny
 
-    if cache.is_complete(folder, origin=tiny.origin_of(shape)):
-        return folder
-    return tiny.write_tiny(shape, folder)
+    problems = cache.verify(folder, origin=tiny.origin_of(shape))
+    if not problems:
+        return False
+    if not force and cache.is_complete(folder):
+        raise Refused(
+            f"{folder} holds another checkpoint and was left as it is",
+            reasons=problems,
+            hints=["to replace it, add --force", "or choose another folder: -o DIR"],
+        )
+    tiny.write_tiny(shape, folder)
+    return True
 
 
 def import_model(
@@ -59,7 +70,7 @@ def import_model(
     if not force and cache.is_complete(folder, origin=origin):
         return whole
     with cache.exclusive(folder):
-        problems = cache.verify(folder, origin=origin) if folder.exists() else ("there was none",)
+        problems = cache.verify(folder, origin=origin) if folder.exists() else ("there was none before",)
         if not problems and not force:
             return whole
         with cache.replacing(folder, origin=origin) as partial:

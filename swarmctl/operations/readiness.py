@@ -16,6 +16,7 @@ from swarmctl.snapshot import NodeFacts, NodeState, ProcessFact, Snapshot
 
 LOG_TAIL = 15
 _POLL_S = 0.2
+_PATIENCE_S = 120.0
 
 
 @dataclass
@@ -80,11 +81,7 @@ class Watch:
             raise DeadlineExceeded(
                 f"gave up after {self.deadline_s:g} s waiting for {', '.join(behind)}",
                 reasons=error.reasons,
-                hints=[
-                    f"swarmctl logs {behind[0]}",
-                    f"if it hangs: swarmctl restart {behind[0]}",
-                    "give it more time: swarmctl up --timeout SECONDS",
-                ],
+                hints=_after_giving_up(behind[0], self.deadline_s),
                 context={"nodes": behind, "deadline_s": self.deadline_s},
             ) from None
 
@@ -127,6 +124,14 @@ class Watch:
             hints=[f"swarmctl logs {name}", *_advice(ended)],
             context={"node": name, "host": hosted.host, "ended": ended},
         )
+
+
+def _after_giving_up(name: NodeName, waited_s: float) -> list[str]:
+    # Twice as long, and never less than a start from a cold disk may take.
+    longer = f"swarmctl up --timeout {max(_PATIENCE_S, 2 * waited_s):.0f}"
+    hints = [f"they go on; wait longer with: {longer}", f"swarmctl logs {name}"]
+    # A node that had no time is not one that hangs.
+    return [*hints, f"if it hangs: swarmctl restart {name}"] if waited_s >= _PATIENCE_S else hints
 
 
 def _advice(ended: str) -> tuple[str, ...]:

@@ -97,7 +97,11 @@ class Site:
         path = self.layout.root / LOCK_NAME
         handle = locks.take(path)
         if handle is None:
-            raise Locked(f"another operator is changing swarm {self.spec.name}", reasons=[_holder(path)])
+            raise Locked(
+                f"another operator is changing swarm {self.spec.name}",
+                reasons=[_holder(path)],
+                hints=["wait until it has ended, then type this again; what runs meanwhile: swarmctl ps"],
+            )
         try:
             note = {"why": why, "pid": os.getpid(), "since": self.clock.now().isoformat(timespec="seconds")}
             os.ftruncate(handle, 0)
@@ -134,15 +138,16 @@ def open_site(
     distant = [name for name, host in spec.hosts.items() if not host.is_local]
     if distant:
         raise UsageError(
-            f"nodes on {', '.join(distant)} cannot be reached: this version starts nodes on this machine only",
-            hints=["give the host `connect: local` instead of `ssh:`"],
+            f"the file has hosts with `ssh:` ({', '.join(distant)}), and this version runs nodes on this machine only",
+            reasons=["other machines come with a later version; until then such a file is checked and shown"],
+            hints=["swarmctl config show", "a swarm for this machine: swarmctl init tiny-llama -o tiny.yaml"],
         )
     excess = len(os.fsencode(run)) + len(_SOCKET_NAME) - _SOCKET_PATH_BYTES
     if excess > 0:
         raise UsageError(
             f"the folder for sockets is {excess} bytes too long: {run}",
             reasons=[f"a unix socket's path has at most {_SOCKET_PATH_BYTES} bytes"],
-            hints=["set XDG_RUNTIME_DIR to a shorter folder, for example /tmp/swarm"],
+            hints=["set SWARMCTL_RUN to a shorter folder, for example: export SWARMCTL_RUN=/tmp/swarm"],
         )
     layout = Layout(state=state, run=run, swarm=spec.name)
     local = LocalTransport(layout, Runtime(python=python, child=child))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -73,6 +74,8 @@ def open_model(address: SwarmAddress, *, stock: bool = False) -> Iterator[Client
         raise UsageError("no bootstrap peer is known", hints=["swarmctl up"])
     quiet_transformers()
     address.sockets.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # torch makes this folder whether or not anything is compiled; left alone, in the system's temporary folder.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(address.sockets))
     tether.install(str(scratch.pids_file(address.sockets)))
     with ExitStack() as stack:
         stack.callback(scratch.sweep, address.sockets)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import yaml
 
 BAD = """\
@@ -109,3 +110,34 @@ def test_init_into_a_folder_that_is_not_there_is_a_plain_sentence(bare):
     done = bare("init", "-o", str(bare.folder / "no" / "swarm.yaml"))
     assert done.code == 2
     assert done.err.startswith("error: cannot write ")
+
+
+def test_init_without_a_name_writes_the_tiny_swarm_and_says_how_to_make_its_model(bare):
+    path = bare.folder / "swarm.yaml"
+    done = bare("init", "-o", str(path))
+    assert (done.code, done.out) == (0, f"wrote {path} from the preset tiny-llama\n")
+    assert f"next: swarmctl model tiny --family llama -o {bare.folder}/tiny-llama\n" in done.err
+    assert f"then: look through {path}, swarmctl config validate, swarmctl up" in done.err
+
+
+def test_init_does_not_speak_of_a_model_that_is_there(bare):
+    (bare.folder / "tiny-llama").mkdir()
+    done = bare("init", "-o", str(bare.folder / "swarm.yaml"))
+    assert "model tiny" not in done.err
+    assert "swarmctl config validate and swarmctl up" in done.err
+
+
+@pytest.mark.parametrize("preset", ["two-hosts", "stable-beluga2"])
+def test_init_of_a_swarm_with_other_machines_does_not_promise_that_up_starts_it(bare, preset):
+    done = bare("init", preset, "-o", str(bare.folder / "swarm.yaml"))
+    assert done.code == 0
+    assert "this version runs nodes on this machine only" in done.err
+    assert "swarmctl config show" in done.err
+    assert "swarmctl up" not in done.err
+
+
+def test_init_into_a_file_that_is_named_as_a_format_is_taken_for_a_slip(bare):
+    done = bare("init", "-o", "json")
+    assert done.code == 2
+    assert done.err.startswith("error: -o json names a format, and for init -o is the file to write\n")
+    assert "hint: swarmctl -o json init tiny-llama\n" in done.err

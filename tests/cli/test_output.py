@@ -135,3 +135,17 @@ def test_without_line_drawing_characters_stdout_is_ascii(shell):
     shell.env["SWARMCTL_ASCII"] = "1"
     shell("up")
     assert shell("status").out.isascii()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status", "-o", "jsn"], "'jsn' is not one of 'table', 'json', 'jsonl', 'yaml', 'name'"),
+        (["verify", "redundancy", "--min", "0"], "must be at least 1"),
+        (["verify", "redundancy", "--min", "two"], "must be a whole number"),
+    ],
+)
+def test_a_value_that_does_not_do_is_refused_in_plain_words(shell, words, said):
+    done = shell(*words)
+    assert done.code == 2
+    assert done.err.splitlines()[0].endswith(f": {said}")

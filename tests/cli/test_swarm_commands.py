@@ -58,6 +58,9 @@ def test_up_ends_at_its_deadline_and_says_whom_it_waits_for(shell):
     done = shell("up", "--timeout", "30s")
     assert done.code == 6
     assert "error: gave up after 30 s waiting for right-a" in done.err
+    assert "hint: they go on; wait longer with: swarmctl up --timeout 120\n" in done.err
+    assert "restart" not in done.err, "30 s are no sign that it hangs"
+    assert "hint: if it hangs: swarmctl restart right-a" in shell("up", "--timeout", "5m").err
 
 
 def test_a_healthy_swarm_gives_zero_and_the_verdict_in_the_first_line(shell):
@@ -232,3 +235,14 @@ def test_a_stricter_question_names_the_thin_ranges_and_the_repair(shell):
     assert done.data["thin"] == [{"blocks": "0:30", "replicas": 1, "wanted": 2}]
     assert [repair["blocks"] for repair in done.data["repairs"]] == ["0:30"]
     assert done.document["error"]["code"] == "CoverageError"
+
+
+def test_what_is_declared_and_down_is_to_be_started_before_anything_is_added(shell):
+    shell("up")
+    shell("kill", "right-b")
+    done = shell("verify", "redundancy")
+    assert done.code == 4
+    assert "Declared, but not up: right-b CRASHED; with them every block has enough replicas.\n" in done.out
+    assert "hint: swarmctl up --only right-b\n" in done.out
+    assert "Smallest repair" not in done.out
+    assert shell("verify", "redundancy", "-o", "json").document["error"]["hints"][0] == "swarmctl up --only right-b"

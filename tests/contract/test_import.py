@@ -139,7 +139,7 @@ def test_a_whole_import_is_left_alone_and_a_broken_one_is_made_anew(source: Path
     folder = tmp_path / "model"
     shard = folder / "model-00002-of-00003.safetensors"
 
-    assert import_counted(source, folder) == (True, "there was none", 21)
+    assert import_counted(source, folder) == (True, "there was none before", 21)
     assert import_counted(source, folder) == (False, "it was whole", 0)
     size = shard.stat().st_size
     shard.write_bytes(shard.read_bytes()[:1000])

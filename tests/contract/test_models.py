@@ -203,10 +203,11 @@ def test_other_sizes_load_too(family: str, tmp_path: Path) -> None:
 
 def test_a_tiny_model_that_is_there_is_left_alone_and_a_broken_one_is_made_anew(tmp_path: Path) -> None:
     shape, folder = TinyShape(blocks=1), tmp_path / "model"
-    shard = make_tiny(shape, folder) / "model-00002-of-00003.safetensors"
+    assert make_tiny(shape, folder)
+    shard = folder / "model-00002-of-00003.safetensors"
     before = shard.stat()
 
-    make_tiny(shape, folder)
+    assert not make_tiny(shape, folder)
     assert shard.stat() == before
 
     content = shard.read_bytes()

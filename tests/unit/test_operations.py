@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from support.builders import a_server
+from support.builders import a_host, a_server, a_spec
 from support.clock import FakeClock
 
 from swarmctl.blocks import HostName, NodeName
-from swarmctl.errors import DeadlineExceeded, NodeFailed, Refused
+from swarmctl.errors import DeadlineExceeded, NodeFailed, Refused, UsageError
 from swarmctl.events import Event, NodeLost, NodePhase, NodeReady, NodeStarted
 from swarmctl.operations.down import down
 from swarmctl.operations.kill import kill
 from swarmctl.operations.restart import restart
-from swarmctl.operations.site import Site
+from swarmctl.operations.site import Site, open_site
 from swarmctl.operations.status import read_snapshot
 from swarmctl.operations.up import up
 from swarmctl.plan import ActionKind
@@ -199,3 +199,12 @@ def test_kill_crashes_a_node_and_refuses_one_that_does_not_run(stage: Stage) -> 
     assert stage.events[-1].reason == KILLED
     with pytest.raises(Refused, match="node a does not run"):
         kill(stage.site, A, sink=stage.events.append)
+
+
+def test_a_file_with_other_machines_is_refused_with_their_names_and_no_way_to_pretend(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        open_site(
+            a_spec([a_server("a0", "0:8", host="far")], hosts=[a_host("far")]), tmp_path, tmp_path, python="python"
+        )
+    assert "(far)" in refused.value.message
+    assert not any("connect: local" in hint for hint in refused.value.hints)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -60,6 +61,7 @@ def _import_model(run: Run) -> Path:
 
     from swarmctl.config import preset_path
     from swarmctl.operations.models import import_model
+    from swarmctl_cli.commands.model import told
     from swarmctl_cli.live import progress_bar
 
     path = preset_path(_PRESET)
@@ -68,7 +70,7 @@ def _import_model(run: Run) -> Path:
     folder = Path(yaml.safe_load(path.read_text(encoding="utf-8"))["model"]["source"]).expanduser()
     with progress_bar(run.out, "converting") as progress:
         done = import_model(_MODEL, folder, progress=progress)
-    run.out.say(f"{done.path}: {done.reason}")
+    run.out.say(told(done, _MODEL))
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -84,6 +86,7 @@ def _prove(run: Run, site: Site, prompt: str, tokens: int) -> tuple[Comparison, 
     _status(run, site)
     _step(run, run.command("verify", "redundancy"), "what may be lost")
     _redundancy(run, site)
+    run.out.say(f"\nconnecting to swarm {site.spec.name} ...")
     with ExitStack() as stack:
         client = stack.enter_context(connected(site))
         kill = f"first@{asked.kills[0].token}"
@@ -91,7 +94,9 @@ def _prove(run: Run, site: Site, prompt: str, tokens: int) -> tuple[Comparison, 
         _step(run, run.command("generate", shown, "--kill", kill), "the server of the first span dies in mid-step")
         with _transcript(run) as (sink, text):
             disturbed = generate(site, client, asked, sink=sink, text=text)
-        _step(run, run.command("up"), "what `status` suggests now: start the killed server again")
+        _step(run, run.command("status"), "what is wrong now, and the command that helps")
+        _status(run, site)
+        _step(run, run.command("up"), "start the killed server again; what runs stays alone")
         _up(run, site)
         _step(run, run.command("generate", shown), "the same prompt without a fault")
         with _transcript(run) as (sink, text):
@@ -120,16 +125,21 @@ def _status(run: Run, site: Site) -> None:
 
 
 def _redundancy(run: Run, site: Site) -> None:
-    from swarmctl.coverage import analyse, holders_of
+    from swarmctl.coverage import analyse, holders_declared, holders_of
     from swarmctl.operations.status import read_snapshot
     from swarmctl_cli.views import redundancy, symbols
 
     if run.out.format is Format.TABLE:
-        holders = holders_of(read_snapshot(site))
+        snapshot = read_snapshot(site)
+        holders = holders_of(snapshot)
         report = analyse(site.spec, holders)
+        declared = analyse(site.spec, holders_declared(site.spec))
+        remedy = redundancy.remedy(snapshot, report, declared, command=run.command())
         chosen = symbols.choose(run.out.ascii_only)
         run.out.console.print(
-            redundancy.render(report, holders, source="the live swarm", width=run.out.width, symbols=chosen)
+            redundancy.render(
+                report, holders, source="the live swarm", remedy=remedy, width=run.out.width, symbols=chosen
+            )
         )
 
 
@@ -160,6 +170,9 @@ def _conclude(run: Run, proof: Comparison, left: tuple[str, ...]) -> None:
         error = CheckFailed("the demo did not prove what it should", reasons=list(left))
     _step(run, None, "what this shows")
     run.out.emit(view.document(proof, left), human=lambda: view.render(proof, left), error=error)
+    run.out.say("\nnext, a swarm of your own:")
+    for command in view.next_commands(Path(sys.executable).parent, run.cwd, run.env.get("PATH", "")):
+        run.out.say(f"  {command}")
     if error is not None:
         raise typer.Exit(error.exit_code)
 

@@ -118,6 +118,8 @@ def _generate(run: Run, site: Site, request: GenerateRequest, events: Path | Non
     from swarmctl_cli.live import transcript
 
     streams = run.out.format is Format.TABLE and len(request.prompts) == 1
+    # Importing torch and finding the servers takes seconds in which nothing else is shown.
+    run.out.say(f"connecting to swarm {site.spec.name} ...")
     with ExitStack() as stack:
         record = _recorder(stack, events)
         shown = stack.enter_context(transcript(run.out, stream_text=streams))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +13,12 @@ from swarmctl.errors import Refused, UsageError
 from swarmctl_cli import completion
 from swarmctl_cli.completion import CONFIG_NAME
 from swarmctl_cli.context import Given, run_of
+from swarmctl_cli.output import Format
 
-DEFAULT_PRESET = "local-demo"
+DEFAULT_PRESET = "tiny-llama"
+
+# How a preset says where its model comes from; the rest of the line is a command.
+_MODEL_COMMENT = "# The model: "
 
 
 def init(
@@ -47,6 +53,11 @@ def init(
             rows, human=lambda: columns.render(("PRESET", "ABOUT"), [*presets.items()]), names=[*presets], rows=rows
         )
         return
+    if str(file) in {one.value for one in Format}:
+        raise UsageError(
+            f"-o {file} names a format, and for init -o is the file to write",
+            hints=[f"swarmctl -o {file} init {preset}", f"swarmctl init {preset} -o {file}.yaml"],
+        )
     text = config.preset_text(preset)
     if str(file) == "-":
         run.out.text(text)
@@ -66,4 +77,30 @@ def init(
         human=lambda: Text(f"wrote {file} from the preset {preset}"),
         names=[str(file)],
     )
-    run.out.say(f"next: look through it, then swarmctl{named} config validate and swarmctl{named} up")
+    for line in _next(text, file, f"swarmctl{named}"):
+        run.out.say(line)
+
+
+def _next(text: str, file: Path, command: str) -> Iterator[str]:
+    import yaml
+
+    written = yaml.safe_load(text)
+    if any("ssh" in (host or {}) for host in (written.get("hosts") or {}).values()):
+        yield "this version runs nodes on this machine only; a file with `ssh:` hosts can be checked and shown"
+        yield f"next: edit it, then {command} config validate and {command} config show"
+        return
+    source = str(written["model"]["source"])
+    folder = file.parent / Path(source).expanduser()
+    made_by = next((line for line in text.splitlines() if line.startswith(_MODEL_COMMENT)), None)
+    if made_by is not None and not folder.exists():
+        # The file's model is beside the file, which need not be here.
+        make = made_by.removeprefix(_MODEL_COMMENT).replace(f"-o {source}", f"-o {_as_written(source, folder)}")
+        yield f"next: {make}"
+        yield f"then: look through {file}, {command} config validate, {command} up"
+        return
+    yield f"next: look through {file}, then {command} config validate and {command} up"
+
+
+def _as_written(source: str, folder: Path) -> str:
+    beside = source.startswith("./") and folder == Path(source)
+    return source if beside or source.startswith("~") else shlex.quote(str(folder))

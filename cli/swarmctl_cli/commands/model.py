@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from swarmctl_cli.context import Given, run_of
+
+if TYPE_CHECKING:
+    from swarmctl.operations.models import ImportResult
 
 group = typer.Typer(help="Make and import checkpoints.", rich_markup_mode=None)
 
@@ -20,23 +23,24 @@ class Family(str, Enum):
     BLOOM = "bloom"
 
 
-Folder = Annotated[
-    Path | None, typer.Option("-o", "--out", metavar="DIR", show_default=False, help="Where to write the checkpoint.")
-]
-
-
 @group.command(short_help="Write a small random checkpoint.")
 def tiny(
     ctx: typer.Context,
     family: Annotated[Family, typer.Option("--family", help="Llama 2 like StableBeluga2, or BLOOM.")] = Family.LLAMA,
-    folder: Folder = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="DIR", show_default="./tiny-FAMILY", help="Where to write the checkpoint."),
+    ] = None,
     blocks: Annotated[int, typer.Option("--blocks", min=1, help="Transformer blocks.")] = 6,
     hidden_size: Annotated[int, typer.Option("--hidden-size", min=8, help="Width of the model.")] = 128,
     heads: Annotated[int, typer.Option("--heads", min=1, help="Query heads; llama: 8 a key-value head.")] = 16,
     vocab_size: Annotated[int, typer.Option("--vocab-size", min=2, help="Tokens.")] = 512,
     seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same files.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace another checkpoint that is there.")] = False,
 ) -> None:
     """Write a small random checkpoint for tests and trying things out: a few MB, a real tokenizer, no meaning.
+
+    The same one is not written twice; another one that is there stays, unless --force is given.
 
     \b
     Examples:
@@ -57,16 +61,24 @@ def tiny(
         vocab_size=vocab_size,
         seed=seed,
     )
-    path = make_tiny(shape, folder or Path(f"tiny-{family.value}"))
-    data = {"path": str(path), "family": family.value, "blocks": blocks, "seed": seed}
-    run.out.emit(data, human=lambda: Text(f"wrote {path}: {blocks} {family.value} blocks"), names=[str(path)])
+    path = folder or Path(f"tiny-{family.value}")
+    made = make_tiny(shape, path, force=force)
+    what = f"{blocks} {family.value} blocks"
+    words = f"wrote {path}: {what}" if made else f"{path} holds just this model already ({what}), nothing to do"
+    data = {"path": str(path), "family": family.value, "blocks": blocks, "seed": seed, "written": made}
+    run.out.emit(data, human=lambda: Text(words), names=[str(path)])
 
 
 @group.command("import", short_help="Convert a GGUF file to a checkpoint.")
 def import_(
     ctx: typer.Context,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A GGUF file of a Llama model, or demo:smollm2.")],
-    folder: Folder = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="DIR", show_default="the user's cache", help="Where to write the checkpoint."
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Import again, though a whole one is there.")] = False,
 ) -> None:
     """Convert a GGUF file to a checkpoint that servers read block by block.
@@ -87,6 +99,13 @@ def import_(
 
     with progress_bar(run.out, f"importing {source}") as progress:
         done = import_model(source, folder or folder_for(source, run.models_folder), progress=progress, force=force)
-    words = f"imported into {done.path}: {done.reason}" if done.rebuilt else f"{done.path} is whole, nothing to do"
+    words = told(done, source)
     data = {"path": str(done.path), "rebuilt": done.rebuilt, "reason": done.reason}
     run.out.emit(data, human=lambda: Text(words), names=[str(done.path)])
+
+
+def told(done: ImportResult, source: str) -> str:
+    """What an import did, as a sentence."""
+    if not done.rebuilt:
+        return f"{done.path} holds {source} already and is whole, nothing to do"
+    return f"imported {source} into {done.path} ({done.reason})"

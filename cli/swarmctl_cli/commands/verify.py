@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from swarmctl.errors import CoverageError
 from swarmctl.spec import Domain
 from swarmctl_cli import options
-from swarmctl_cli.context import Given, run_of
+from swarmctl_cli.context import Given, Run, run_of
+
+if TYPE_CHECKING:
+    from swarmctl.snapshot import Snapshot
 
 group = typer.Typer(help="Prove what the swarm can lose.", rich_markup_mode=None)
 
@@ -53,27 +56,33 @@ def redundancy(
     from swarmctl_cli.views.verdict import coverage as coverage_of
 
     spec = run.spec()
+    holders = coverage.holders_declared(spec)
+    judged = f"the file, as if all of its {count(len(holders), 'node')} were ONLINE"
+    report = coverage.analyse(spec, holders, minimum=minimum, by=by)
+    remedy = view.Remedy(repairs=report.repairs)
     if source is Source.LIVE:
-        from swarmctl.operations.status import read_snapshot
-
-        snapshot = read_snapshot(run.site())
+        snapshot = _snapshot(run)
         holders = coverage.holders_of(snapshot)
         judged = f"{count(len(holders), 'node')} ONLINE of {len(spec.nodes)}, seen {age(snapshot.age_s)} ago"
-        for warning in snapshot.warnings:
-            run.out.warn(warning)
-    else:
-        holders = coverage.holders_declared(spec)
-        judged = f"the file, as if all of its {count(len(holders), 'node')} were ONLINE"
-    report = coverage.analyse(spec, holders, minimum=minimum, by=by)
+        declared, report = report, coverage.analyse(spec, holders, minimum=minimum, by=by)
+        remedy = view.remedy(snapshot, report, declared, command=run.command())
     error = None
     if report.verdict is not coverage.Verdict.REDUNDANT:
-        hints = [run.command("status")] if source is Source.LIVE else []
-        error = CoverageError(coverage_of(report), reasons=[str(short) for short in report.thin], hints=hints)
+        error = CoverageError(coverage_of(report), reasons=[str(short) for short in report.thin], hints=remedy.hints)
     chosen = symbols.choose(run.out.ascii_only)
     run.out.emit(
         view.document(report, source=source.value),
-        human=lambda: view.render(report, holders, source=judged, width=run.out.width, symbols=chosen),
+        human=lambda: view.render(report, holders, source=judged, remedy=remedy, width=run.out.width, symbols=chosen),
         error=error,
     )
     if error is not None:
         raise typer.Exit(error.exit_code)
+
+
+def _snapshot(run: Run) -> Snapshot:
+    from swarmctl.operations.status import read_snapshot
+
+    snapshot = read_snapshot(run.site())
+    for warning in snapshot.warnings:
+        run.out.warn(warning)
+    return snapshot

@@ -134,7 +134,8 @@ def _sentence(event: Event) -> str | None:
         case ev.ReplayDone(hop=hop, tokens=tokens, took_ms=took_ms):
             return f"replayed {measure.count(tokens, 'token')} to {hop.label} in {measure.millis(took_ms)}"
         case ev.WaitingForPeers(blocks=blocks, remaining_s=remaining_s):
-            return f"no server left for blocks {blocks}: waiting up to {measure.age(remaining_s)} for one"
+            left = measure.age(remaining_s)
+            return f"no server left for blocks {blocks}: waiting up to {left} for one (swarmctl status shows why)"
         case ev.RecoveryGivenUp(blocks=blocks, position=position, tried=tried, waited_s=waited_s):
             after = f"after {measure.age(waited_s)} and {measure.count(len(tried), 'peer')} tried"
             return f"given up at position {position}: no server for blocks {blocks} {after}"

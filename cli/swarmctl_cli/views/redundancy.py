@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -10,15 +11,46 @@ from rich.text import Text
 
 from swarmctl.blocks import BlockRange
 from swarmctl.coverage import CoverageReport, Holder, Repair, Verdict
+from swarmctl.snapshot import NodeState, Snapshot
 from swarmctl_cli.views import blockmap, columns, measure
 from swarmctl_cli.views.symbols import Symbols
-from swarmctl_cli.views.verdict import coverage
+from swarmctl_cli.views.verdict import coverage, judge
 
 _STYLES = {Verdict.REDUNDANT: "bold green", Verdict.THIN: "bold yellow", Verdict.GAP: "bold red"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """What to do about thin blocks. `down`: declared nodes that do not serve; `repairs` is what is missing with them.
+
+    `hints` are commands.
+    """
+
+    repairs: tuple[Repair, ...] = ()
+    down: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+
+
+def remedy(snapshot: Snapshot, report: CoverageReport, declared: CoverageReport, *, command: str) -> Remedy:
+    """The remedy for a live swarm: start what the file declares, and only then add to the file.
+
+    `report` is about what runs, `declared` about the whole file; `command` is how the user calls the program.
+    """
+    if report.verdict is Verdict.REDUNDANT:
+        return Remedy(repairs=report.repairs)
+    down = tuple(f"{node.name} {node.state.value}" for node in snapshot.nodes if node.state is not NodeState.ONLINE)
+    hints = judge(snapshot, report, command=command).hints or (f"{command} status",)
+    return Remedy(repairs=declared.repairs if down else report.repairs, down=down, hints=hints)
+
+
 def render(
-    report: CoverageReport, holders: Sequence[Holder], *, source: str, width: int, symbols: Symbols
+    report: CoverageReport,
+    holders: Sequence[Holder],
+    *,
+    source: str,
+    remedy: Remedy,
+    width: int,
+    symbols: Symbols,
 ) -> RenderableType:
     """The whole report. `source` says in words what was judged."""
     lanes = [blockmap.Lane(label=one.node, blocks=one.blocks, counts=True, style="green") for one in holders]
@@ -30,8 +62,13 @@ def render(
         Text(),
         *_losses(report),
     ]
-    if report.repairs:
-        parts += [Text(), Text("Smallest repair, spans to add:"), _repairs(report)]
+    if remedy.down:
+        enough = "" if remedy.repairs else "; with them every block has enough replicas"
+        parts += [Text(), Text(f"Declared, but not up: {', '.join(remedy.down)}{enough}.")]
+    if remedy.repairs:
+        added = "Smallest repair beyond them, spans to add:" if remedy.down else "Smallest repair, spans to add:"
+        parts += [Text(), Text(added), _repairs(remedy.repairs, report)]
+    parts += [Text.assemble(("hint: ", "cyan"), hint) for hint in remedy.hints]
     return Group(*parts)
 
 
@@ -74,9 +111,9 @@ def _losses(report: CoverageReport) -> list[Text]:
     return [Text(line) for line in lines]
 
 
-def _repairs(report: CoverageReport) -> Text:
+def _repairs(repairs: Sequence[Repair], report: CoverageReport) -> Text:
     rows = []
-    for repair in report.repairs:
+    for repair in repairs:
         if repair.pieces:
             rows += [(str(p.blocks), f"{repair.times} x", measure.listing(p.candidates, "or")) for p in repair.pieces]
         else:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from swarmctl.errors import Finding
-from swarmctl_cli.views import blockmap, columns, diagnosis, findings, measure, processes, symbols
+from swarmctl_cli.views import blockmap, columns, demo, diagnosis, findings, measure, processes, symbols
 
 
 @pytest.mark.parametrize(
@@ -99,3 +99,14 @@ def test_processes_are_a_table_and_nothing_is_a_sentence(golden):
     golden("processes", processes.render([node]))
     golden("processes-wide", processes.render([node, child]))
     assert processes.render([]).plain == "nothing runs"
+
+
+def test_the_demo_ends_with_commands_that_work_in_the_shell_that_it_was_called_from(tmp_path):
+    scripts = tmp_path / "my env" / "bin"
+    scripts.mkdir(parents=True)
+    known = scripts / "swarmctl"
+    known.touch(mode=0o755)
+    assert [line.split()[0] for line in demo.next_commands(scripts, tmp_path, str(scripts))] == ["swarmctl"] * 2
+    assert demo.next_commands(scripts, tmp_path, "")[0].startswith("swarmctl init"), "it is no environment"
+    (scripts / "activate").touch()
+    assert demo.next_commands(scripts, tmp_path, "")[0] == ". 'my env/bin/activate'"
