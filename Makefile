@@ -55,7 +55,7 @@ layers: $(READY)
 	PYTHONPATH=cli $(BIN)/lint-imports --no-cache --config pyproject.toml
 
 fast: $(READY)
-	$(BIN)/pytest -q tests/unit tests/contract tests/cli
+	$(BIN)/pytest -q -n auto --maxprocesses 4 tests/unit tests/contract tests/cli
 
 swarm: $(READY)
 	$(BIN)/pytest -q --durations=10 tests/processes tests/swarm
