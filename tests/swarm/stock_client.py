@@ -1,8 +1,8 @@
 """petals' own client, unchanged: `stock_client.py FILE PROMPT TOKENS [AT_TOKEN]`.
 
 With AT_TOKEN, the server of the first span gets SIGKILL when so many tokens have come out and the next step's request
-has just left for it. Prints `{"killed": NODE}` then, and `{"ids": […]}` at the end; an error of petals' ends the
-program as it would end anybody's.
+has just left for it. Prints `{"killed": NODE}` then, and `{"ids": […]}` at the end, or an error of petals'
+to stderr.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -93,4 +94,12 @@ def main(file: Path, prompt: str, tokens: int, at_token: int | None) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]) if len(sys.argv) > 4 else None)
+    code = 0
+    try:
+        main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]) if len(sys.argv) > 4 else None)
+    except Exception:  # noqa: BLE001 - whatever petals raises is what this program is run for
+        traceback.print_exc()
+        code = 1
+    sys.stderr.flush()
+    # petals closes its streams in a destructor, which at the interpreter's end now and then waits for ever.
+    os._exit(code)
