@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -21,6 +22,14 @@ from swarmctl.recovery import FailureKind
 from swarmctl.upstream.legs import SessionSettings
 
 SPLIT = ("a=0:2", "b=2:4", "c=4:6", "d=2:3", "e=3:4", "x=0:2", "z=4:6")
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_interrupts() -> Iterator[None]:
+    """Programs that were started in the background of a shell ignore SIGINT, and so would Python in these tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 # --- interrupts -------------------------------------------------------------------------------------------------
