@@ -26,9 +26,10 @@ class NodeState(str, Enum):
     STOPPED: nothing runs and nothing is announced. STARTING: the process runs and announces nothing yet.
     JOINING: it announces that it loads blocks. ONLINE: process, record and probe agree, on the declared blocks.
     CRASHED: the process ended without being asked to. STALE: the record says ONLINE but the process is gone.
-    UNRESPONSIVE: process and record look well, the probe does not answer. MISPLACED: it serves other blocks
-    than the file says. UNPROBED: process and record look well, no probe has been made yet. UNOBSERVED: the process
-    runs, and no bootstrap peer has looked at the DHT lately, so nobody knows what it serves.
+    UNRESPONSIVE: process and record look well, the probe does not answer.
+    MISPLACED: it serves other blocks than the file says. UNPROBED: process and record look well, no probe has been
+    made yet. UNOBSERVED: the process runs, and no bootstrap peer has looked at the DHT lately, so nobody knows what
+    it serves.
     UNMANAGED: a peer that announces blocks and is not in the file.
     """
 

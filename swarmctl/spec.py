@@ -121,7 +121,7 @@ class ClientSpec:
     step_timeout_s: float = 15.0
     recover_timeout_s: float = 60.0
     update_period_s: float = 5.0
-    alloc_timeout_s: float = 10.0
+    alloc_timeout_s: float = 2.0
     replay_chunk_tokens: int = 512
     max_length: int | None = None
     allow_strangers: bool = False

@@ -75,7 +75,7 @@ class Connection:
     connect_timeout_s: float = 3.0
     step_timeout_s: float = 15.0
     recover_timeout_s: float = 60.0
-    alloc_timeout_s: float = 10.0
+    alloc_timeout_s: float = 2.0
     suspect_after_s: float = 1.0
     update_period_s: float = 5.0
     replay_chunk_tokens: int = 512

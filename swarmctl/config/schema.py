@@ -209,7 +209,8 @@ class ClientSection(Section):
         default=_CLIENT.update_period_s, description="How often the client looks for servers that came or went."
     )
     alloc_timeout: Duration = Field(
-        default=_CLIENT.alloc_timeout_s, description="How long to queue for attention cache on a full server."
+        default=_CLIENT.alloc_timeout_s,
+        description="How long to queue for attention cache, at each full server in turn.",
     )
     replay_chunk_tokens: Count = Field(
         default=_CLIENT.replay_chunk_tokens, description="Tokens per request when a new server is fed the history."

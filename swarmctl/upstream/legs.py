@@ -35,7 +35,7 @@ class SessionSettings:
     connect_timeout_s: float = 3.0
     step_timeout_s: float = 15.0
     recover_timeout_s: float = 60.0
-    alloc_timeout_s: float = 10.0
+    alloc_timeout_s: float = 2.0
     replay_chunk_tokens: int = 512
     suspect_after_s: float = 1.0
     ping_timeout_s: float = 2.0

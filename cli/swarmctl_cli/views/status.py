@@ -89,7 +89,9 @@ def document(state: StatusView) -> dict[str, Any]:
             {"block": block, "replicas": replicas, "servers": [str(n.name) for n in holders if block in n.blocks]}
             for block, replicas in enumerate(state.report.replicas)
         ],
-        "strangers": [{"state": NodeState.UNMANAGED.value, **_record_fields(one)} for one in snapshot.strangers],
+        "strangers": [
+            {"state": NodeState.UNMANAGED.value, "record": _record_fields(one)} for one in snapshot.strangers
+        ],
     }
 
 
