@@ -181,9 +181,12 @@ def test_a_server_that_does_not_answer_runs_into_the_limit(socket: Socket) -> No
 
 
 def test_a_server_that_reads_nothing_runs_into_the_limit_too(socket: Socket) -> None:
-    async def stopped(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    # Nobody else holds a connection that is not read from: the next garbage collection would reset it.
+    held: list[object] = []
+
+    async def stopped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.extend([reader, writer])
         writer.transport.pause_reading()
-        await asyncio.Event().wait()  # a handler that returns lets go of its connection
 
     with pytest.raises(asyncio.TimeoutError):
         ask(socket.open(stopped), a_request(8_000_000), timeout_s=0.1)
