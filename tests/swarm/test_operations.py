@@ -138,7 +138,7 @@ def test_stranger_is_shown_and_counts_for_nothing_and_gets_no_session(client: Co
     assert history.ids == client.locally(PROMPT)
     check(history, num_blocks=NUM_BLOCKS)
     assert (code, seen["verdict"]) == (ExitCode.OK, "HEALTHY")
-    assert [one["peer"] for one in seen["strangers"]] == [peer]
+    assert [(one["peer"], one["state"]) for one in seen["strangers"]] == [(peer, "UNMANAGED")]
     assert "UNMANAGED" in table.out
     assert [block["replicas"] for block in seen["blocks"]] == [2] * NUM_BLOCKS
     assert three.code == ExitCode.CHECK_NEGATIVE

@@ -90,7 +90,8 @@ def document(state: StatusView) -> dict[str, Any]:
             for block, replicas in enumerate(state.report.replicas)
         ],
         "strangers": [
-            {"state": NodeState.UNMANAGED.value, "record": _record_fields(one)} for one in snapshot.strangers
+            {"peer": one.peer, "state": NodeState.UNMANAGED.value, "record": _record_fields(one)}
+            for one in snapshot.strangers
         ],
     }
 

@@ -69,6 +69,13 @@ def test_eighty_blocks_are_wrapped_under_a_ruler_and_absent_lanes_left_out(golde
     golden("status-wrapped", status.render(view, 60, symbols.UNICODE))
 
 
+def test_a_strangers_own_word_is_kept_apart_from_ours_in_the_document():
+    spec = a_spec([a_server("a0", "0:8")])
+    snapshot = a_snapshot(spec, strangers=[an_announcement("stranger", "0:8")])
+    (one,) = status.document(a_view(spec, snapshot))["strangers"]
+    assert (one["state"], one["record"]["state"], one["record"]["blocks"]) == ("UNMANAGED", "ONLINE", "0:8")
+
+
 def test_strangers_and_warnings_are_shown_apart(golden):
     spec = demo()
     snapshot = replace(
