@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,8 @@ from swarmctl.blocks import NodeName
 from swarmctl.client.generate import Client, Connection, Generation, Listener, Sampling
 from swarmctl.errors import RequestInvalid
 from swarmctl.events import Event, RecoveryDone, StepDone, TokensEmitted
+from swarmctl.spec import ClientSpec
+from swarmctl.upstream.legs import SessionSettings
 
 STOP, PAD = 0, 9
 
@@ -144,6 +146,16 @@ def test_a_session_longer_than_the_file_allows_is_refused_before_a_server_is_ask
 
     assert all(not server.received for server in bench.servers)
     assert len(bench.generate("12345", max_new_tokens=3)) == 1
+
+
+@pytest.mark.parametrize("limits", [Connection, SessionSettings], ids=["connection", "session"])
+def test_limits_that_a_program_leaves_out_are_those_of_the_swarm_file(limits: type) -> None:
+    wanted = {one.name: one.default for one in fields(ClientSpec)}
+
+    found = {one.name: one.default for one in fields(limits) if one.name in wanted}
+
+    assert len(found) >= 6
+    assert found == {name: wanted[name] for name in found}
 
 
 def test_streamed_text_is_the_text_of_each_prompt() -> None:
