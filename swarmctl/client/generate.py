@@ -102,12 +102,23 @@ class Listener:
     """What the caller wants to hear, one call at a time.
 
     `sink` takes every event; `text(prompt index, piece)` the text as it comes; `request(hop, position, replay)` is
-    called when a request has left for a server and before its answer, from a thread of hivemind's.
+    called when a request has left for a server and before its answer, from a thread of hivemind's; `answer` likewise
+    when an answer has come, and a `ConnectionError` that it raises stands for one that was lost on its way; `output`
+    gets the hidden states after the last block, `[batch, tokens, hidden_size]`, of each committed step.
     """
 
     sink: EventSink = field(default=lambda _event: None)
     text: Callable[[int, str], None] = field(default=lambda _index, _piece: None)
     request: Callable[[Hop, int, bool], None] | None = None
+    answer: Callable[[Hop, int, bool], None] | None = None
+    output: Callable[[Any], None] | None = None
+
+    def hooks(self) -> Any:
+        """As the session takes them: an `upstream.hooks.Hooks`."""
+        from swarmctl.upstream.hooks import Hooks
+
+        given = {"request": self.request, "answer": self.answer, "output": self.output}
+        return Hooks(**{name: hook for name, hook in given.items() if hook is not None})
 
 
 class Client:
@@ -181,7 +192,7 @@ class Client:
                 "settings": self._settings(),
                 "sink": streamer.note,
                 "names": self._connection.names,
-                "on_request": listener.request,
+                "hooks": listener.hooks(),
             },
             arguments={
                 **sampling.arguments(),

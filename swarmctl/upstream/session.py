@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -23,6 +23,7 @@ from swarmctl.recovery import Leg
 from swarmctl.routing import NoRoute
 from swarmctl.upstream.failures import RequestFailed, StreamSpent, TooManyTokens, classify, gave_up
 from swarmctl.upstream.history import History, Mark
+from swarmctl.upstream.hooks import Hooks
 from swarmctl.upstream.legs import LegStreams, SessionSettings
 from swarmctl.upstream.narrator import Narrator, nobody
 from swarmctl.upstream.requests import SessionShape, StepRequest, check_step, encode_request
@@ -31,12 +32,6 @@ from swarmctl.upstream.router import Router
 # How often a session without a route looks at the DHT again; a read of a private swarm takes a few milliseconds.
 _LOOK_AGAIN_S = 0.5
 _FIRST_ROUTE_FRESH_S = 1.0
-
-RequestHook = Callable[[Hop, int, bool], None]
-"""Called with (hop, position, replay) when a request has left and before its answer; for drills.
-
-Runs on hivemind's event loop while the session's thread waits; what it raises is raised by the step.
-"""
 
 
 class RecoverableSession(InferenceSession):
@@ -54,14 +49,14 @@ class RecoverableSession(InferenceSession):
         settings: SessionSettings | None = None,
         sink: EventSink = nobody,
         names: Mapping[PeerId, NodeName] | None = None,
-        on_request: RequestHook | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         super().__init__(sequence_manager, max_length)
         self._closed: bool = False
         self._router = sequence_manager
         self._settings = settings or SessionSettings()
         self._narrator = Narrator(sink, names or {})
-        self._on_request = on_request
+        self._hooks = hooks or Hooks()
         self._state = recovery.SessionState(num_blocks=len(sequence_manager))
         self._histories: dict[int, History] = {0: History()}
         self._legs = LegStreams(sequence_manager.state.p2p, self._settings)
@@ -116,6 +111,7 @@ class RecoverableSession(InferenceSession):
             self._perform(StepRequest(order=order, prompts=self._deep_prompts), tokens=tokens)
             outputs = self._histories[len(self._router)].read(start, start + tokens)
             self._finish(tokens=tokens)
+            self._hooks.output(outputs)
             return outputs.to(device=inputs.device, dtype=inputs.dtype)
         except BaseException:
             self._abort(start, before)
@@ -282,19 +278,20 @@ class RecoverableSession(InferenceSession):
             wire_dtype=None if record is None else record.torch_dtype,
         )
 
-        def sent() -> None:
-            if self._on_request is not None:
-                self._on_request(self._narrator.hop(leg.blocks, leg.peer), begin, feed.opens and self.position > 0)
-
+        about = (self._narrator.hop(leg.blocks, leg.peer), begin, feed.opens and self.position > 0)
         outputs = self._legs.send(
             leg,
             message,
             opens=begin == 0,
             patient=feed.patient,
             tokens=end - begin,
-            sent=sent,
+            sent=lambda: self._hooks.request(*about),
             suspected=lambda silent_s: self._narrator.suspected(leg, silent_s),
         )
+        try:
+            self._hooks.answer(*about)
+        except ConnectionError as lost:
+            raise RequestFailed(lost) from lost
         if outputs.shape != hidden.shape:
             raise RequestFailed(ValueError(f"asked for {list(hidden.shape)}, got {list(outputs.shape)}"))
         return outputs

@@ -19,6 +19,7 @@ from support.sessions import Bench
 from swarmctl.errors import RequestInvalid
 from swarmctl.events import Event, Hop
 from swarmctl.recovery import FailureKind
+from swarmctl.upstream.hooks import Hooks
 from swarmctl.upstream.legs import SessionSettings
 
 SPLIT = ("a=0:2", "b=2:4", "c=4:6", "d=2:3", "e=3:4", "x=0:2", "z=4:6")
@@ -44,7 +45,7 @@ def test_ctrl_c_while_a_server_computes_leaves_the_session_where_it_was(place: s
             # Not at once: Python misses a signal that comes just before its thread goes to sleep.
             threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
 
-    bench = Bench(*SPLIT, on_request=press, settings=SessionSettings(step_timeout_s=30))
+    bench = Bench(*SPLIT, hooks=Hooks(request=press), settings=SessionSettings(step_timeout_s=30))
     bench.step(5, batch=2)
     bench.forget()
     armed = True
@@ -140,7 +141,7 @@ def test_a_drill_that_fails_is_raised_and_no_server_is_blamed() -> None:
         if failing:
             raise ConnectionError("the host of the node does not answer")
 
-    bench = Bench(*SPLIT, on_request=hook)
+    bench = Bench(*SPLIT, hooks=Hooks(request=hook))
     bench.step(3)
     failing = True
 
@@ -156,7 +157,7 @@ def test_the_hook_is_told_of_every_request_and_which_are_replays() -> None:
     told: list[tuple[str, int, bool]] = []
     bench = Bench(
         *SPLIT,
-        on_request=lambda hop, position, replay: told.append((str(hop.node), position, replay)),
+        hooks=Hooks(request=lambda hop, position, replay: told.append((str(hop.node), position, replay))),
         settings=SessionSettings(replay_chunk_tokens=3),
     )
     bench.step(3)
