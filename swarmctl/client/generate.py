@@ -117,7 +117,7 @@ class Listener:
         """As the session takes them: an `upstream.hooks.Hooks`."""
         from swarmctl.upstream.hooks import Hooks
 
-        given = {"request": self.request, "answer": self.answer, "output": self.output}
+        given: dict[str, Any] = {"request": self.request, "answer": self.answer, "output": self.output}
         return Hooks(**{name: hook for name, hook in given.items() if hook is not None})
 
 
