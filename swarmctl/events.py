@@ -75,6 +75,32 @@ class PeerSuspected(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HedgeStarted(Event):
+    """While `hop` is late, `now` are fed the same history beside it; the first complete answer wins."""
+
+    hop: Hop
+    now: tuple[Hop, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HedgeDropped(Event):
+    """The late server answered first, after `waited_ms`; the others are let go, and nothing is held against it."""
+
+    hop: Hop
+    dropped: tuple[Hop, ...]
+    waited_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerOvertaken(Event):
+    """Another way had the answer while this server was silent for `silent_ms`; whether it is well, nobody knows yet."""
+
+    hop: Hop
+    position: int
+    silent_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class PeerFailed(Event):
     """A span's server is given up. `kind`: a `recovery.FailureKind`; `detect_ms`: since the request."""
 
@@ -124,7 +150,10 @@ class ReplayDone(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryDone(Event):
-    """The step that met the failure is complete. `pause_ms`: from the failure's detection to the step's end."""
+    """The step that met the failure is complete. `pause_ms`: from the failure's detection to the step's end.
+
+    `failed`: the servers that were replaced, also one that was only overtaken.
+    """
 
     position: int
     failed: tuple[PeerId, ...]

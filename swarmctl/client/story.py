@@ -12,6 +12,8 @@ from swarmctl.events import (
     FaultInjected,
     Hop,
     PeerFailed,
+    PeerOvertaken,
+    PeerSuspected,
     RecoveryDone,
     RecoveryGivenUp,
     ReplayDone,
@@ -25,9 +27,10 @@ class Failover:
     """One step that met failures and was completed.
 
     `position`: tokens cached before the step. `detect_ms`: from the injected fault where there was one, else from
-    the request, to the moment the failure was known. `replay_ms`: all replays together. `pause_ms`: the whole step,
-    which is what a reader waited between two tokens. `taken_over_by`: who serves the lost spans at the end of it,
-    which is the same server again if it had only ended an old stream.
+    the request, to the moment the failure was known, or suspected if the server was overtaken (`kind` "overtaken").
+    `replay_ms`: all replays together. `pause_ms`: the whole step, which is what a reader waited between two tokens.
+    `taken_over_by`: who serves the lost spans at the end of it, which is the same server again if it had only ended
+    an old stream.
     """
 
     position: int
@@ -56,16 +59,25 @@ class Story:
 class _Step:
     """What has happened in the step that is running."""
 
-    failed: list[PeerFailed] = field(default_factory=list)
+    failed: list[PeerFailed | PeerOvertaken] = field(default_factory=list)
+    suspected: PeerSuspected | None = None
     heirs: list[Hop] = field(default_factory=list)
     replay_ms: float = 0.0
     recovered: bool = False
 
-    def lose(self, event: PeerFailed) -> None:
-        """A span is lost, perhaps one that had just been taken over."""
-        self.failed.append(event)
-        if event.hop in self.heirs:
-            self.heirs.remove(event.hop)
+    def note(self, event: Event) -> None:
+        """An event of this step."""
+        match event:
+            case PeerSuspected():
+                self.suspected = event
+            case PeerFailed() | PeerOvertaken():
+                # Perhaps of a span that had just been taken over.
+                self.failed.append(event)
+                self.heirs = [hop for hop in self.heirs if hop != event.hop]
+            case RouteChanged():
+                self.heirs.extend(event.now)
+            case ReplayDone():
+                self.replay_ms += event.took_ms
 
 
 def tell(events: Iterable[Event]) -> Story:
@@ -78,12 +90,6 @@ def tell(events: Iterable[Event]) -> Story:
         match event:
             case FaultInjected():
                 faults[event.node] = event
-            case PeerFailed():
-                step.lose(event)
-            case RouteChanged():
-                step.heirs.extend(event.now)
-            case ReplayDone():
-                step.replay_ms += event.took_ms
             case RecoveryDone():
                 failovers.append(_failover(step, event, faults))
                 step.recovered = True
@@ -95,6 +101,8 @@ def tell(events: Iterable[Event]) -> Story:
                 if event.tokens == 1 and not step.recovered:
                     durations.append(event.took_ms)
                 step = _Step()
+            case _:
+                step.note(event)
     step_ms = median(durations) if durations else None
     return Story(
         failovers=tuple(failovers),
@@ -106,15 +114,22 @@ def tell(events: Iterable[Event]) -> Story:
 
 def _failover(step: _Step, done: RecoveryDone, faults: Mapping[NodeName, FaultInjected]) -> Failover:
     first = step.failed[0]
+    known_at, known_ms, kind, reason = first.at_s, 0.0, "overtaken", ""
+    if isinstance(first, PeerFailed):
+        known_ms, kind, reason = first.detect_ms, first.kind, first.reason
+    else:
+        reason = f"no answer for {first.silent_ms / 1e3:.1f} s, and another server had it"
+        if step.suspected is not None:
+            known_at, known_ms = step.suspected.at_s, step.suspected.silent_ms
     fault = None if first.hop.node is None else faults.get(first.hop.node)
     return Failover(
         position=first.position,
         lost=tuple(dict.fromkeys(event.hop for event in step.failed)),
         taken_over_by=tuple(step.heirs),
-        kind=first.kind,
-        reason=first.reason,
-        in_flight=first.in_flight,
-        detect_ms=first.detect_ms if fault is None else max(0.0, (first.at_s - fault.at_s) * 1e3),
+        kind=kind,
+        reason=reason,
+        in_flight=first.in_flight if isinstance(first, PeerFailed) else True,
+        detect_ms=known_ms if fault is None else max(0.0, (known_at - fault.at_s) * 1e3),
         replay_ms=step.replay_ms,
         pause_ms=done.step_ms,
         replayed_tokens=done.replayed_tokens,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import torch
@@ -106,3 +107,60 @@ class History:
     def size_bytes(self) -> int:
         """Memory held by the chunks."""
         return sum(chunk.numel() * chunk.element_size() for chunk in self._chunks)
+
+
+class Histories:
+    """The histories of a session, one at each block boundary where a leg begins, and one behind the last block."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._last = num_blocks
+        self._at: dict[int, History] = {0: History()}
+
+    def begin_step(self, position: int, inputs: torch.Tensor, order: torch.Tensor | None) -> None:
+        """The step's `inputs: [batch, tokens, hidden_size]`; all that is held is put into the new `order` first."""
+        for history in self._at.values():
+            if order is not None:
+                history.reorder(order)
+        # A copy: the caller may use its buffer again.
+        self._at[0].extend(position, inputs.detach().to("cpu", copy=True))
+        self._at[self._last] = History(base=position)
+
+    def read(self, at: int, begin: int, end: int) -> torch.Tensor:
+        """Positions `[begin, end)` at the boundary before block `at`; see `History.read`."""
+        return self._at[at].read(begin, end)
+
+    def extend(self, at: int, begin: int, chunk: torch.Tensor) -> None:
+        """What the leg that ends at `at` has answered; see `History.extend`."""
+        self._at.setdefault(at, History()).extend(begin, chunk)
+
+    def outputs(self, begin: int, end: int) -> torch.Tensor:
+        """The running step's hidden states behind the last block."""
+        return self._at[self._last].read(begin, end)
+
+    def end_step(self, boundaries: Collection[int]) -> None:
+        """Forget boundaries that no leg begins at: they would stop growing. A later leg there starts from 0."""
+        self._at = {at: held for at, held in self._at.items() if at in boundaries or at == 0}
+
+    def marks(self) -> Mapping[int, Mark]:
+        """This moment, to come back to with `restore`."""
+        return {at: history.mark() for at, history in self._at.items()}
+
+    def restore(self, marks: Mapping[int, Mark]) -> None:
+        """Back to `marks`. Boundaries made since are forgotten: their sequences are in a new order."""
+        self._at = {at: history for at, history in self._at.items() if at in marks}
+        for at, history in self._at.items():
+            history.restore(marks[at])
+
+    def truncate(self, position: int) -> None:
+        """Forget positions from `position` on."""
+        for history in self._at.values():
+            history.truncate(position)
+
+    def clear(self) -> None:
+        """Forget everything, for good."""
+        self._at.clear()
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory held."""
+        return sum(history.size_bytes for history in self._at.values())

@@ -9,8 +9,11 @@ from swarmctl.blocks import BlockRange, NodeName, PeerId
 from swarmctl.events import (
     Event,
     EventSink,
+    HedgeDropped,
+    HedgeStarted,
     Hop,
     PeerFailed,
+    PeerOvertaken,
     PeerSuspected,
     RecoveryDone,
     RecoveryGivenUp,
@@ -49,6 +52,8 @@ class Narrator:
         self._failed: list[PeerId] = []
         self._replayed = 0
         self._said_waiting_at: float | None = None
+        self._suspected_at: float | None = None
+        self._silent_before_s = 0.0
 
     @property
     def is_failover(self) -> bool:
@@ -79,14 +84,41 @@ class Narrator:
 
     def suspected(self, leg: Leg, silent_s: float) -> None:
         """An answer is late."""
+        self._suspected_at, self._silent_before_s = time.monotonic(), silent_s
         self._emit(PeerSuspected, hop=self.hop(leg.blocks, leg.peer), silent_ms=silent_s * 1e3)
+
+    def hedge_started(self, suspect: Leg, hops: Sequence[tuple[PeerId, BlockRange]]) -> None:
+        """`hops` are fed beside the suspect."""
+        now = tuple(self.hop(blocks, peer) for peer, blocks in hops)
+        self._emit(HedgeStarted, hop=self.hop(suspect.blocks, suspect.peer), now=now)
+
+    def hedge_dropped(self, suspect: Leg, hedge: Sequence[Leg]) -> None:
+        """The suspect has answered; told only if there was a hedge."""
+        if hedge:
+            dropped = tuple(self.hop(leg.blocks, leg.peer) for leg in hedge)
+            hop = self.hop(suspect.blocks, suspect.peer)
+            self._emit(HedgeDropped, hop=hop, dropped=dropped, waited_ms=self._silent_ms())
+
+    def overtaken(self, suspect: Leg, *, position: int) -> None:
+        """The hedge was complete before the suspect had answered."""
+        hop = self.hop(suspect.blocks, suspect.peer)
+        self._note_loss(hop, self._suspected_at or time.monotonic())
+        self._failed.append(suspect.peer)
+        self._emit(PeerOvertaken, hop=hop, position=position, silent_ms=self._silent_ms())
+
+    def _silent_ms(self) -> float:
+        since = 0.0 if self._suspected_at is None else time.monotonic() - self._suspected_at
+        return (self._silent_before_s + since) * 1e3
+
+    def _note_loss(self, hop: Hop, at: float) -> None:
+        if self._first_failure is None:
+            self._first_failure = at
+        self._lost.append(hop)
 
     def failed(self, leg: Leg, failure: Failure, *, position: int, in_flight: bool, begun: float) -> None:
         """A leg is given up; `begun`: the monotonic moment at which its feeding began."""
         now, hop = time.monotonic(), self.hop(leg.blocks, leg.peer)
-        if self._first_failure is None:
-            self._first_failure = now
-        self._lost.append(hop)
+        self._note_loss(hop, now)
         if failure.kind is not FailureKind.EXPIRED:
             self._failed.append(leg.peer)
         self._emit(
@@ -105,7 +137,7 @@ class Narrator:
         self._emit(ReplayStarted, hop=hop, tokens=tokens, chunks=chunks)
 
         def done() -> None:
-            if self.is_failover:
+            if self.is_failover or self._suspected_at is not None:
                 self._replayed += tokens
             self._emit(ReplayDone, hop=hop, tokens=tokens, took_ms=(time.monotonic() - begun) * 1e3)
 

@@ -23,9 +23,12 @@ class StepRequest:
     """What a step carries besides its hidden states.
 
     `order: [batch], int64`: how the sequences continue (beam search), None to leave them. `prompts`:
-    `[num_blocks, batch or 1, prefix, hidden_size]`, the session's deep prompts, None if it has none.
+    `[num_blocks, batch or 1, prefix, hidden_size]`, the session's deep prompts, None if it has none. `batch`, `hidden`:
+    the sizes of every tensor of hidden states in the session.
     """
 
+    batch: int
+    hidden: int
     order: torch.Tensor | None
     prompts: torch.Tensor | None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from petals.client.inference_session import InferenceSession
@@ -19,14 +18,14 @@ from swarmctl import recovery
 from swarmctl.blocks import NodeName, PeerId
 from swarmctl.errors import RequestInvalid
 from swarmctl.events import EventSink, Hop
-from swarmctl.recovery import Leg
 from swarmctl.routing import NoRoute
-from swarmctl.upstream.failures import RequestFailed, StreamSpent, TooManyTokens, classify, gave_up
-from swarmctl.upstream.history import History, Mark
+from swarmctl.upstream.failures import gave_up
+from swarmctl.upstream.feeder import Feeder, Surroundings
+from swarmctl.upstream.history import Histories, Mark
 from swarmctl.upstream.hooks import Hooks
 from swarmctl.upstream.legs import LegStreams, SessionSettings
 from swarmctl.upstream.narrator import Narrator, nobody
-from swarmctl.upstream.requests import SessionShape, StepRequest, check_step, encode_request
+from swarmctl.upstream.requests import SessionShape, StepRequest, check_step
 from swarmctl.upstream.router import Router
 
 # How often a session without a route looks at the DHT again; a read of a private swarm takes a few milliseconds.
@@ -58,11 +57,21 @@ class RecoverableSession(InferenceSession):
         self._narrator = Narrator(sink, names or {})
         self._hooks = hooks or Hooks()
         self._state = recovery.SessionState(num_blocks=len(sequence_manager))
-        self._histories: dict[int, History] = {0: History()}
+        self._histories = Histories(len(sequence_manager))
         self._legs = LegStreams(sequence_manager.state.p2p, self._settings)
         self._shape: tuple[int, int] | None = None  # batch, hidden size
         self._deep_prompts: torch.Tensor | None = None
-        self._feeding: int | None = None
+        self._feeder = Feeder(
+            Surroundings(
+                router=sequence_manager,
+                legs=self._legs,
+                histories=self._histories,
+                narrator=self._narrator,
+                hooks=self._hooks,
+                settings=self._settings,
+                max_length=max_length,
+            )
+        )
         self._waiting_since: float | None = None
 
     # --- what petals' model uses ----------------------------------------------------------------------------
@@ -75,8 +84,7 @@ class RecoverableSession(InferenceSession):
     @position.setter
     def position(self, position: int) -> None:
         self._state = recovery.rolled_back(self._state, position)
-        for history in self._histories.values():
-            history.truncate(position)
+        self._histories.truncate(position)
         self._legs.keep_only(self._state.legs)
 
     @property
@@ -105,12 +113,13 @@ class RecoverableSession(InferenceSession):
             self._deep_prompts = None if prompts is None or is_dummy(prompts) else prompts.detach().cpu()
             self._shape = (inputs.shape[0], inputs.shape[2])
         tokens = inputs.shape[1]
-        before = {at: held.mark() for at, held in self._histories.items()}
+        before = self._histories.marks()
+        request = StepRequest(order=order, prompts=self._deep_prompts, batch=inputs.shape[0], hidden=inputs.shape[2])
         try:
-            self._remember(inputs, order)
-            self._perform(StepRequest(order=order, prompts=self._deep_prompts), tokens=tokens)
-            outputs = self._histories[len(self._router)].read(start, start + tokens)
-            self._finish(tokens=tokens)
+            self._histories.begin_step(start, inputs, order)
+            self._perform(request, tokens=tokens)
+            outputs = self._histories.outputs(start, start + tokens)
+            self._finish(tokens=tokens, batch=inputs.shape[0])
             self._hooks.output(outputs)
             return outputs.to(device=inputs.device, dtype=inputs.dtype)
         except BaseException:
@@ -122,7 +131,7 @@ class RecoverableSession(InferenceSession):
         if not self._closed:
             self._closed = True
             self._state = recovery.SessionState(num_blocks=self._state.num_blocks)
-            self._legs.keep_only(self._state.legs)
+            self._legs.close()
             self._histories.clear()
 
     def __del__(self) -> None:
@@ -140,14 +149,6 @@ class RecoverableSession(InferenceSession):
             inputs=self._shape if self.position else None,
         )
 
-    def _remember(self, inputs: torch.Tensor, order: torch.Tensor | None) -> None:
-        for history in self._histories.values():
-            if order is not None:
-                history.reorder(order)
-        # A copy: the caller may use its buffer again.
-        self._histories[0].extend(self.position, inputs.detach().to("cpu", copy=True))
-        self._histories[len(self._router)] = History(base=self.position)
-
     def _perform(self, request: StepRequest, *, tokens: int) -> None:
         self._waiting_since = None
         self._narrator.begin_step()
@@ -155,12 +156,9 @@ class RecoverableSession(InferenceSession):
         while True:
             match instruction:
                 case recovery.FindRoute():
-                    instruction = self._advance(self._find(instruction))
+                    instruction = self._advance(self._find(instruction, request))
                 case recovery.Feed():
-                    # Until its answer is noted in the state, the leg's cache may be ahead of it.
-                    self._feeding = instruction.leg.id
-                    instruction = self._advance(self._feed(instruction, request))
-                    self._feeding = None
+                    instruction = self._advance(self._feeder.feed(instruction, request, self._state))
                 case recovery.Wait():
                     instruction = self._advance(self._wait(instruction))
                 case recovery.GiveUp():
@@ -169,27 +167,29 @@ class RecoverableSession(InferenceSession):
                     return
 
     def _advance(self, event: recovery.Happening) -> recovery.Instruction:
-        self._state, instruction = recovery.advance(self._state, event)
+        before = self._state
+        self._state, instruction = recovery.advance(before, event)
+        suspect = before.leg(before.suspect)
+        if suspect is not None and isinstance(event, recovery.Fed) and self._state.leg(suspect.id) is None:
+            self._feeder.overtaken(suspect, before)
+        self._legs.keep_only(self._state.open_legs)
+        self._feeder.keep_only(self._state.open_legs, event)
         return instruction
 
-    def _finish(self, *, tokens: int) -> None:
-        # Boundaries that no leg begins at any more would stop growing; a later leg there starts from the beginning.
-        self._histories = {at: held for at, held in self._histories.items() if at in self._state.boundaries or at == 0}
-        self._narrator.committed(position=self.position, tokens=tokens, batch=self._batch)
+    def _finish(self, *, tokens: int, batch: int) -> None:
+        self._histories.end_step(self._state.boundaries)
+        self._narrator.committed(position=self.position, tokens=tokens, batch=batch)
 
     def _abort(self, start: int, before: Mapping[int, Mark]) -> None:
-        """Back to where the step began. Boundaries that it made are forgotten: their sequences are in a new order."""
-        self._advance(recovery.StepAborted(in_flight=self._feeding))
+        """Back to where the step began."""
+        self._advance(recovery.StepAborted(in_flight=self._feeder.in_flight))
         self._state = recovery.rolled_back(self._state, start)
-        self._feeding = None
-        self._histories = {at: held for at, held in self._histories.items() if at in before}
-        for at, history in self._histories.items():
-            history.restore(before[at])
-        self._legs.keep_only(self._state.legs)
+        self._histories.restore(before)
+        self._legs.keep_only(self._state.open_legs)
 
-    def _find(self, wanted: recovery.FindRoute) -> recovery.Happening:
+    def _find(self, wanted: recovery.FindRoute, request: StepRequest) -> recovery.Happening:
         begun = time.monotonic()
-        tokens = self._batch * self._max_length
+        tokens = request.batch * self._max_length
         # A first route is for the whole session, so it is worth a look; a failover must not wait for one.
         fresh_s = math.inf if self._state.legs or self._narrator.is_failover else _FIRST_ROUTE_FRESH_S
         found = self._router.route(
@@ -198,7 +198,11 @@ class RecoverableSession(InferenceSession):
         if isinstance(found, NoRoute):
             return recovery.RouteMissing(missing=found.missing)
         took_ms = (time.monotonic() - begun) * 1e3
-        self._narrator.route_found(wanted.need, found.hops, self._state.legs, took_ms)
+        suspect = self._state.leg(self._state.suspect)
+        if suspect is not None:
+            self._narrator.hedge_started(suspect, found.hops)
+        else:
+            self._narrator.route_found(wanted.need, found.hops, self._state.legs, took_ms)
         return recovery.RouteFound(hops=found.hops)
 
     def _wait(self, wait: recovery.Wait) -> recovery.Happening:
@@ -219,101 +223,3 @@ class RecoverableSession(InferenceSession):
         tried = dict.fromkeys(f"{self._narrator.label(peer)}: {kind.value}" for peer, kind in self._state.failures[-6:])
         limit_s = self._settings.recover_timeout_s
         raise gave_up(verdict, position=self.position, waited_s=waited, limit_s=limit_s, tried=tuple(tried))
-
-    # --- one leg --------------------------------------------------------------------------------------------
-
-    def _feed(self, feed: recovery.Feed, request: StepRequest) -> recovery.Happening:
-        leg = feed.leg
-        replayed = max(0, self.position - feed.begin) if feed.opens else 0
-        begun, replay_done = time.monotonic(), None
-        if replayed:
-            chunks = -(-(feed.end - feed.begin) // self._chunk_of(leg))
-            replay_done = self._narrator.replay(leg, tokens=replayed, chunks=chunks)
-        try:
-            self._send_all(feed, request)
-        except RequestFailed as failed:
-            return self._failed(feed, failed.error, begun)
-        self._router.report_success(leg.peer)
-        if replay_done is not None:
-            replay_done()
-        return recovery.Fed(leg=leg.id, upto=feed.end)
-
-    def _send_all(self, feed: recovery.Feed, request: StepRequest) -> None:
-        begin = feed.begin
-        while begin < feed.end:
-            end = min(feed.end, begin + self._chunk_of(feed.leg))
-            try:
-                outputs = self._send(feed, request, begin, end)
-            except TooManyTokens as error:
-                if end - begin <= self._least_chunk:
-                    raise RequestInvalid(
-                        f"{self._batch} x {end - begin} positions are more than a server takes in one request",
-                        reasons=[str(error)],
-                        hints=["use a smaller batch", "raise max_batch_size in the swarm file"],
-                    ) from error
-                self._legs.halve_chunk(feed.leg.peer, end - begin)
-                if not feed.opens:
-                    spent = StreamSpent("the server takes smaller requests, and ended the stream over this one")
-                    raise RequestFailed(spent) from error
-                self._legs.drop(feed.leg.id)
-                begin = 0
-                continue
-            self._histories.setdefault(feed.leg.blocks.end, History()).extend(begin, outputs)
-            begin = end
-
-    def _send(self, feed: recovery.Feed, request: StepRequest, begin: int, end: int) -> torch.Tensor:
-        leg = feed.leg
-        record = self._router.record_of(leg.peer)
-        hidden = self._histories[leg.blocks.start].read(begin, end)
-        message = encode_request(
-            request if begin == feed.begin else replace(request, order=None),
-            uids=self._router.block_uids[leg.blocks.start : leg.blocks.end],
-            blocks=leg.blocks,
-            hidden=hidden,
-            begin=begin,
-            opens=begin == 0,
-            replay=feed.opens,
-            max_length=self._max_length,
-            alloc_timeout_s=self._settings.alloc_timeout_s if feed.patient else 0.0,
-            wire_dtype=None if record is None else record.torch_dtype,
-        )
-
-        about = (self._narrator.hop(leg.blocks, leg.peer), begin, feed.opens and self.position > 0)
-        outputs = self._legs.send(
-            leg,
-            message,
-            opens=begin == 0,
-            patient=feed.patient,
-            tokens=end - begin,
-            sent=lambda: self._hooks.request(*about),
-            suspected=lambda silent_s: self._narrator.suspected(leg, silent_s),
-        )
-        try:
-            self._hooks.answer(*about)
-        except ConnectionError as lost:
-            raise RequestFailed(lost) from lost
-        if outputs.shape != hidden.shape:
-            raise RequestFailed(ValueError(f"asked for {list(hidden.shape)}, got {list(outputs.shape)}"))
-        return outputs
-
-    def _failed(self, feed: recovery.Feed, error: Exception, begun: float) -> recovery.Happening:
-        leg, now = feed.leg, time.monotonic()
-        in_flight = self._legs.is_open(leg)
-        idle_s = max(0.0, self._legs.idle_s(leg) - (now - begun))
-        failure = classify(error, idle_s=idle_s, within_s=self._legs.limit_s(leg, patient=feed.patient))
-        self._legs.drop(leg.id)
-        self._router.report_failure(leg.peer, failure.kind)
-        self._narrator.failed(leg, failure, position=self.position, in_flight=in_flight, begun=begun)
-        return recovery.LegFailed(leg=leg.id, kind=failure.kind)
-
-    def _chunk_of(self, leg: Leg) -> int:
-        return max(self._least_chunk, self._legs.chunk_tokens(leg.peer, batch=self._batch))
-
-    @property
-    def _least_chunk(self) -> int:
-        # The server adds deep prompts to the first chunk, so that one must not be shorter than they are.
-        return 1 if self._deep_prompts is None else self._deep_prompts.shape[2]
-
-    @property
-    def _batch(self) -> int:
-        return 1 if self._shape is None else self._shape[0]

@@ -1,28 +1,33 @@
-"""Tells a server that is slow from one that is gone without a word: paused, unplugged, cut off.
+"""Tells when an answer is late, and when its server is gone without a word: paused, unplugged, cut off.
 
 A connection that ends is known at once; one that falls silent is not, for libp2p waits 40 s and a request's own limit
-is long, because a long prefill is. So an answer that is late makes its server *suspected*, and a suspect is pinged:
-by libp2p to the server's DHT process, which answers in milliseconds whatever its card is busy with. Only who answers
-neither is given up; a server that is merely slow costs a ping.
+is long, because a long prefill is. So an answer that is late makes its server *suspected*, and a suspect is looked
+at: does its computing process answer? Only one that does not is given up. One that is merely slow costs a look, and
+another server that is asked beside it (a hedge); nothing is held against it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
-
-from hivemind.p2p import P2P, PeerID
-from hivemind.p2p.p2p_daemon_bindings.utils import P2PHandlerError
-from hivemind.proto import dht_pb2
+from dataclasses import dataclass
 
 from swarmctl.upstream.failures import Silent
 
-_PING = "DHTProtocol.rpc_ping"
-# How much slower than lately a server may be before it is looked at.
-_TIMES_SLOWER = 3.0
+# How much slower than lately a server may be before it is late.
+_TIMES_SLOWER = 4.0
+# A look is answered in a millisecond, under full load in a tenth of a second.
+_LOOK_GRACE_S = 0.3
+# Looks on the way, while an answer that nobody knows the time of is waited for.
+_FEWEST_LOOKS = 4
 
-_T = TypeVar("_T")
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long to wait for an answer: until its server is looked at, and until it is late whatever it looks like."""
+
+    look_s: float
+    late_s: float
 
 
 class Pace:
@@ -30,16 +35,20 @@ class Pace:
 
     def __init__(self, *, floor_s: float, unknown_s: float) -> None:
         self._floor_s = floor_s
-        self._unknown_s = unknown_s
+        self._unknown_s = max(floor_s, unknown_s)
         self._took: dict[int, float] = {}
 
-    def patience_s(self, tokens: int) -> float:
-        """How long an answer for so many tokens may take before its server is suspected.
+    def patience(self, tokens: int) -> Patience:
+        """For an answer of so many tokens.
 
-        A number of tokens that is larger than any so far gets `unknown_s`: nobody knows how long it should take.
+        Nobody knows how long it should take when there are more of them than ever before. Then the server is looked at
+        as early as any, and one that answers the look has time.
         """
-        known = [took for count, took in self._took.items() if count >= tokens]
-        return max(self._floor_s, _TIMES_SLOWER * min(known) if known else self._unknown_s)
+        known = self._took.get(tokens, min((took for more, took in self._took.items() if more > tokens), default=None))
+        if known is None:
+            return Patience(look_s=self._floor_s, late_s=self._unknown_s)
+        late_s = max(self._floor_s, _TIMES_SLOWER * known)
+        return Patience(look_s=late_s, late_s=late_s)
 
     def note(self, tokens: int, took_s: float) -> None:
         """An answer for so many tokens took so long; the last two weigh as much as all before."""
@@ -47,49 +56,43 @@ class Pace:
         self._took[tokens] = before + (took_s - before) / 3
 
 
-async def ping(p2p: P2P, peer: PeerID, *, within_s: float) -> bool:
-    """True if the peer's DHT process, or at least its libp2p daemon, answers in time; it takes about a millisecond."""
-    call = p2p.call_protobuf_handler(peer, _PING, dht_pb2.PingRequest(), dht_pb2.PingResponse)
-    try:
-        await asyncio.wait_for(call, within_s)
-    except P2PHandlerError:
-        return True  # it answered, if only to say no: a server behind a relay has no DHT handlers
-    except Exception:  # noqa: BLE001 - whatever keeps a ping from being answered, it was not
-        return False
-    return True
-
-
-async def watched(
-    answer: asyncio.Future[_T],
-    *,
-    patience_s: float,
-    is_there: Callable[[], Awaitable[bool]],
-    suspected: Callable[[float], None],
-) -> _T:
-    """The answer, or `Silent` when it is late and its server is not there; `suspected(seconds)` is told once.
-
-    `answer` is cancelled with this call.
+async def watch(patience: Patience, *, is_there: Callable[[], Awaitable[bool]], late: Callable[[float], None]) -> None:
+    """Run beside a wait for an answer, and be cancelled when it comes; `late(seconds)` is called once.
 
     Raises:
-        Silent: neither the answer nor a ping came.
+        Silent: the server does not answer a look either.
     """
     loop = asyncio.get_running_loop()
     begun, told = loop.time(), False
-    try:
-        while True:
-            await asyncio.wait({answer}, timeout=patience_s)
-            if answer.done():
-                return answer.result()
-            if not told:
-                told = True
-                suspected(loop.time() - begun)
-            looking: asyncio.Future[bool] = asyncio.ensure_future(is_there())
-            both: set[asyncio.Future[Any]] = {answer, looking}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                looking.cancel()
-                return answer.result()
-            if not looking.result():
-                raise Silent(f"no answer for {loop.time() - begun:.1f} s, nor to a ping")
-    finally:
-        answer.cancel()
+
+    def tell() -> None:
+        nonlocal told
+        if not told:
+            told = True
+            late(loop.time() - begun)
+
+    await _doze(patience.look_s)
+    pause_s = max(patience.look_s, patience.late_s / _FEWEST_LOOKS)
+    while True:
+        if loop.time() - begun >= patience.late_s:
+            tell()
+        looking = asyncio.ensure_future(is_there())
+        try:
+            await asyncio.wait({looking}, timeout=_LOOK_GRACE_S)
+            if not looking.done():
+                tell()
+            there = await looking
+        finally:
+            looking.cancel()
+        if not there:
+            raise Silent(f"no answer for {loop.time() - begun:.1f} s, nor to a look at it")
+        await _doze(min(pause_s, max(patience.look_s / 2, begun + patience.late_s - loop.time())))
+
+
+async def _doze(seconds: float) -> None:
+    """Sleep, and once more if this process was the one that was held up: the answer may be waiting to be read."""
+    loop = asyncio.get_running_loop()
+    due = loop.time() + seconds
+    await asyncio.sleep(seconds)
+    if loop.time() - due > seconds / 4:
+        await asyncio.sleep(seconds)

@@ -20,7 +20,7 @@ from swarmctl.blocks import BlockRange
 from swarmctl.errors import RequestInvalid
 from swarmctl.upstream.requests import SessionShape, StepRequest, check_step, encode_request
 
-PLAIN = StepRequest(order=None, prompts=None)
+PLAIN = StepRequest(batch=2, hidden=4, order=None, prompts=None)
 PROMPTS = torch.arange(6 * 2 * 4, dtype=torch.float32).reshape(6, 1, 2, 4)
 
 
@@ -95,7 +95,7 @@ def test_the_server_reads_these_names_from_the_metadata() -> None:
 
 
 def test_deep_prompts_of_the_servers_own_blocks_go_with_position_0_and_never_later() -> None:
-    step = StepRequest(order=None, prompts=PROMPTS)
+    step = StepRequest(batch=2, hidden=4, order=None, prompts=PROMPTS)
 
     assert torch.equal(sent(step, begin=0).prompts, PROMPTS[2:4])
     assert torch.equal(sent(step, begin=0, replay=True).prompts, PROMPTS[2:4])
@@ -104,7 +104,7 @@ def test_deep_prompts_of_the_servers_own_blocks_go_with_position_0_and_never_lat
 
 
 def test_an_order_travels_with_a_step_and_not_with_a_replay() -> None:
-    step = StepRequest(order=torch.tensor([1, 1]), prompts=None)
+    step = StepRequest(batch=2, hidden=4, order=torch.tensor([1, 1]), prompts=None)
 
     assert sent(step, begin=5).order.tolist() == [1, 1]
     replayed = sent(step, replay=True).order

@@ -29,6 +29,7 @@ from petals.utils.packaging import unpack_args_kwargs
 from swarmctl.blocks import BlockRange, PeerId, parse_range
 from swarmctl.recovery import FailureKind
 from swarmctl.routing import BanList, NoRoute, Offer, Route, choose_route, choose_with_bans
+from swarmctl.upstream.heartbeat import HANDLER, Beat, encode_beat
 
 HIDDEN = 2
 PREFIX = "model"
@@ -202,6 +203,8 @@ class _Stream:
             self.end()
 
     def _send(self, marker: bytes, message: object) -> None:
+        if self.ended and marker == P2P.MESSAGE_MARKER:
+            return  # the answer came too late for this stream
         payload = message.SerializeToString()  # type: ignore[attr-defined]
         self.reader.feed_data(marker + len(payload).to_bytes(P2P.HEADER_LEN, P2P.BYTEORDER) + payload)
 
@@ -291,15 +294,19 @@ class FakeRouter:
         """The one method of libp2p's client that a session's streams use."""
         return self.servers[PeerId(peer.to_base58())].accept()
 
-    async def call_protobuf_handler(self, peer: PeerID, name: str, _message: object, _answer: type) -> None:
-        """A ping: who is paused answers nothing."""
-        assert name == "DHTProtocol.rpc_ping"
+    async def call_protobuf_handler(
+        self, peer: PeerID, name: str, _message: object, _answer: type
+    ) -> runtime_pb2.ExpertResponse:
+        """A heartbeat: who is paused answers nothing."""
+        assert name == HANDLER
         server = self.servers[PeerId(peer.to_base58())]
         server.pings += 1
         if not server.alive:
             raise ControlFailure(DIAL_ERROR.format(peer=peer_id(server.name)))
         if server.paused:
             await asyncio.Event().wait()
+        beat = Beat(computes=True, busy_s=0.0, done=len(server.received), version="0", graphs="eager")
+        return runtime_pb2.ExpertResponse(metadata=encode_beat(beat))
 
     def route(
         self,

@@ -16,6 +16,7 @@ from swarmctl.recovery import (
     Happening,
     Idle,
     Instruction,
+    Late,
     LegFailed,
     RouteFound,
     RouteMissing,
@@ -292,7 +293,7 @@ def test_an_aborted_step_keeps_only_the_legs_that_have_not_moved(machine: Machin
     machine.answer()
     assert isinstance(machine.last, Feed)
 
-    assert told(machine.on(StepAborted(in_flight=machine.last.leg.id))) == "idle"
+    assert told(machine.on(StepAborted(in_flight=frozenset({machine.last.leg.id})))) == "idle"
 
     assert [leg.peer for leg in machine.state.legs] == ["c"]
     assert (machine.state.committed, machine.state.target) == (5, None)
@@ -316,7 +317,7 @@ def test_an_abort_in_a_recovery_forgets_the_half_fed_replacement_and_who_was_avo
     machine.fail()
     machine.route("d=2:3", "e=3:4")
 
-    machine.on(StepAborted(in_flight=machine.leg_of("d")))
+    machine.on(StepAborted(in_flight=frozenset({machine.leg_of("d")})))
 
     assert [leg.peer for leg in machine.state.legs] == ["c"]
     assert machine.state.failures == ()
@@ -393,3 +394,86 @@ def test_an_event_that_cannot_happen_now_is_a_bug_of_the_driver(machine: Machine
 def test_a_step_without_tokens_is_a_bug_of_the_driver(machine: Machine) -> None:
     with pytest.raises(ValueError, match="0 tokens"):
         machine.on(StepRequested(tokens=0))
+
+
+# --- a leg that is late, and its hedge ---
+
+
+@pytest.fixture
+def late(machine: Machine) -> Machine:
+    """In the next step b=2:4 is late, and somebody to hedge it with is looked for."""
+    machine.on(StepRequested(tokens=1))
+    machine.answer()
+    assert told(machine.on(Late(leg=machine.leg_of("b")))) == "find 2:4 avoid b"
+    return machine
+
+
+def test_a_hedge_is_fed_the_whole_history_and_takes_the_place_of_the_suspect(late: Machine) -> None:
+    assert told(late.route("d=2:3", "e=3:4")) == "feed d 0:6"
+    assert [leg.peer for leg in late.state.legs] == ["a", "b", "c"], "the suspect is still in use"
+    assert told(late.answer()) == "feed e 0:6"
+    assert told(late.answer()) == "feed c 5:6"
+    assert [leg.peer for leg in late.state.open_legs] == ["a", "d", "e", "c"]
+    assert late.state.failures == (("b", FailureKind.SLOW),)
+    assert told(late.answer()) == "commit 6"
+    assert late.state.avoid == frozenset()
+
+
+def test_a_suspect_that_answers_first_stays_and_its_hedge_is_let_go(late: Machine) -> None:
+    late.route("d=2:3", "e=3:4")
+    late.answer()
+
+    assert told(late.on(Fed(leg=late.leg_of("b"), upto=6))) == "feed c 5:6"
+    assert [leg.peer for leg in late.state.open_legs] == ["a", "b", "c"]
+    assert late.state.failures == ()
+    assert told(late.answer()) == "commit 6"
+
+
+def test_a_hedge_goes_on_as_the_replacement_when_the_suspect_fails(late: Machine) -> None:
+    late.route("d=2:3", "e=3:4")
+    late.answer()
+
+    assert told(late.on(LegFailed(leg=late.leg_of("b"), kind=FailureKind.LOST))) == "feed e 0:6"
+    assert [leg.peer for leg in late.state.legs] == ["a", "d", "e", "c"]
+    assert late.state.suspect is None
+
+
+def test_a_hole_in_the_hedge_is_filled_by_others(late: Machine) -> None:
+    late.route("d=2:3", "e=3:4")
+    late.answer()
+
+    assert told(late.fail(FailureKind.BUSY)) == "find 3:4 avoid b,e"
+    assert told(late.route("f=3:4")) == "feed f 0:6"
+    assert told(late.answer()) == "feed c 5:6"
+
+
+def test_a_suspect_that_nobody_can_replace_is_waited_for_and_then_lost_like_any_other(late: Machine) -> None:
+    assert told(late.on(RouteMissing(missing=(parse_range("2:4"),)))) == "feed b 5:6"
+    assert told(late.fail(FailureKind.SILENT)) == "find 2:4 avoid b"
+    assert told(late.on(RouteMissing(missing=(parse_range("2:4"),)))) == "wait 2:4"
+
+
+def test_a_hedge_without_a_second_half_is_let_go_and_the_suspect_waited_for(late: Machine) -> None:
+    late.route("d=2:3", "e=3:4")
+    late.answer()
+    late.fail()
+
+    assert told(late.on(RouteMissing(missing=(parse_range("3:4"),)))) == "feed b 5:6"
+    assert [leg.peer for leg in late.state.open_legs] == ["a", "b", "c"]
+
+
+def test_only_one_leg_is_hedged_at_a_time(late: Machine) -> None:
+    late.route("d=2:4")
+
+    with pytest.raises(ValueError, match="cannot be late now"):
+        late.on(Late(leg=late.leg_of("c")))
+
+
+def test_an_aborted_step_keeps_neither_the_suspect_nor_its_hedge(late: Machine) -> None:
+    late.route("d=2:4")
+    assert isinstance(late.last, Feed)
+
+    late.on(StepAborted(in_flight=frozenset({late.leg_of("b"), late.last.leg.id})))
+
+    assert [leg.peer for leg in late.state.open_legs] == ["c"], "a ran ahead, b and d may have"
+    assert late.state.suspect is None

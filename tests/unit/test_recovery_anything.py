@@ -22,6 +22,7 @@ from swarmctl.recovery import (
     GiveUp,
     Happening,
     Idle,
+    Late,
     LegFailed,
     RouteFound,
     RouteMissing,
@@ -33,8 +34,9 @@ from swarmctl.recovery import (
     advance,
 )
 
-KINDS = tuple(FailureKind)
-WORTH_A_WAIT = tuple(kind for kind in FailureKind if kind is not FailureKind.BROKEN)
+# SLOW is the machine's own word for a server that was overtaken.
+KINDS = tuple(kind for kind in FailureKind if kind is not FailureKind.SLOW)
+WORTH_A_WAIT = tuple(kind for kind in KINDS if kind is not FailureKind.BROKEN)
 # Instructions of one step: each failure costs a route and a replay of at most all legs, and few are injected.
 BOUND = 400
 
@@ -88,6 +90,12 @@ class Swarm:
         self.faults -= kind is not None
         return kind
 
+    def is_late(self) -> bool:
+        """Whether the answer to the request that is being made is late; it may still come."""
+        late = bool(self.faults) and self.data.draw(st.booleans())
+        self.faults -= late
+        return late
+
     def may_die(self, peer: PeerId, kind: FailureKind) -> None:
         """A server that is lost or silent is dead, or only slow."""
         if kind in (FailureKind.LOST, FailureKind.SILENT) and self.data.draw(st.booleans()):
@@ -114,6 +122,7 @@ class Driver:
     output: list[int] = field(default_factory=list)
     waits: int = 0
     histories: dict[int, list[int]] = field(default_factory=lambda: {0: []})
+    pending: dict[int, Feed] = field(default_factory=dict)  # what is late: asked, and not answered
 
     def step(self, tokens: list[int], *, interruptible: bool = False) -> bool:
         """True if it was committed; the session stays where it was if not."""
@@ -121,16 +130,18 @@ class Driver:
         self.waits = 0
         self.histories[0] += tokens
         self.histories[self.state.num_blocks] = [0] * start
-        feeding: int | None = None
+        feeding: set[int] = set()
+        self.pending.clear()
         happening: Happening = StepRequested(tokens=len(tokens))
         for _ in range(BOUND):
             self.state, instruction = advance(self.state, happening)
-            feeding = None
+            self.let_go()
+            feeding = set(self.pending)
             match instruction:
                 case FindRoute():
                     happening = self.swarm.route(instruction.need, instruction.avoid)
                 case Feed():
-                    feeding = instruction.leg.id
+                    feeding.add(instruction.leg.id)
                     try:
                         happening = self.feed(instruction, start, interruptible=interruptible)
                     except Interrupted:
@@ -139,6 +150,7 @@ class Driver:
                     happening = self.wait()
                 case Commit():
                     assert instruction.position == self.state.committed == start + len(tokens)
+                    assert not self.pending
                     self.output = self.histories[self.state.num_blocks][start:]
                     kept = self.state.boundaries | {0}
                     self.histories = {at: held for at, held in self.histories.items() if at in kept}
@@ -149,11 +161,27 @@ class Driver:
                     raise AssertionError("nothing to do in the middle of a step")
         else:
             raise AssertionError("the step does not end")
-        self.state, _ = advance(self.state, StepAborted(in_flight=feeding))
+        self.state, _ = advance(self.state, StepAborted(in_flight=frozenset(feeding)))
         self.histories = {at: held[:start] for at, held in self.histories.items() if at in before}
         return False
 
+    def let_go(self) -> None:
+        """The streams of legs that are not wanted any more are closed."""
+        wanted = {leg.id for leg in self.state.open_legs}
+        self.pending = {leg: feed for leg, feed in self.pending.items() if leg in wanted}
+
     def feed(self, feed: Feed, committed: int, *, interruptible: bool) -> Happening:
+        """What happens first: to this leg, or to one that is late."""
+        if feed.leg.id in self.pending:
+            assert self.pending.pop(feed.leg.id) == feed, "a leg that is waited for is asked for the same"
+        elif self.pending and self.swarm.data.draw(st.booleans()):
+            _, feed = self.pending.popitem()
+        elif not self.pending and self.swarm.is_late():
+            self.pending[feed.leg.id] = feed
+            return Late(leg=feed.leg.id)
+        return self.answer(feed, committed, interruptible=interruptible)
+
+    def answer(self, feed: Feed, committed: int, *, interruptible: bool) -> Happening:
         leg = feed.leg
         held = self.swarm.caches.setdefault(leg.id, [])
         assert len(held) == feed.begin == leg.fed, "a live leg is sent what it lacks, a fresh one everything"

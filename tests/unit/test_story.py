@@ -10,8 +10,11 @@ from swarmctl.client.story import Failover, tell
 from swarmctl.events import (
     Event,
     FaultInjected,
+    HedgeStarted,
     Hop,
     PeerFailed,
+    PeerOvertaken,
+    PeerSuspected,
     RecoveryDone,
     RecoveryGivenUp,
     ReplayDone,
@@ -183,3 +186,25 @@ def test_a_step_that_was_given_up_leaves_nothing_to_the_next_one() -> None:
     failover = only(failed(A), given_up, failed(B), changed(B, hop("f", "4:8")), recovered(), step())
 
     assert failover.lost == (B,)
+
+
+def test_an_overtaken_server_is_a_failover_and_its_detection_is_the_suspicion() -> None:
+    failover = only(
+        killed("a", at_s=1.0),
+        PeerSuspected(at_s=1.5, hop=A, silent_ms=510.0),
+        HedgeStarted(at_s=1.5, hop=A, now=(C,)),
+        replayed(C, 80.0),
+        PeerOvertaken(at_s=1.6, hop=A, position=8, silent_ms=610.0),
+        changed(A, C),
+        recovered(650.0),
+        step(650.0),
+    )
+
+    assert (failover.kind, failover.lost, failover.taken_over_by) == ("overtaken", (A,), (C,))
+    assert (failover.detect_ms, failover.replay_ms, failover.pause_ms) == (500.0, 80.0, 650.0)
+    assert failover.in_flight
+    assert failover.reason == "no answer for 0.6 s, and another server had it"
+
+
+def test_a_suspect_that_answers_after_all_is_no_failover() -> None:
+    assert tell([PeerSuspected(hop=A, silent_ms=510.0), HedgeStarted(hop=A, now=(C,)), step(700.0)]).failovers == ()

@@ -41,6 +41,8 @@ _STYLES = {
 _HEALTH_AFTER: dict[type[Event], SpanHealth] = {
     ev.PeerSuspected: SpanHealth.SUSPECTED,
     ev.PeerFailed: SpanHealth.FAILED,
+    ev.PeerOvertaken: SpanHealth.FAILED,
+    ev.HedgeDropped: SpanHealth.OK,
     ev.ReplayStarted: SpanHealth.REPLAYING,
     ev.ReplayDone: SpanHealth.OK,
 }
@@ -91,7 +93,9 @@ def reduce(state: SessionView, event: Event) -> SessionView:
             return replace(state, waiting=f"waiting for a server of blocks {blocks}, {measure.age(left)} left")
         case ev.RecoveryGivenUp(blocks=blocks):
             return replace(state, waiting=f"no server for blocks {blocks}")
-        case ev.PeerSuspected() | ev.PeerFailed() | ev.ReplayStarted() | ev.ReplayDone():
+        case ev.PeerSuspected() | ev.PeerFailed() | ev.PeerOvertaken() | ev.HedgeDropped():
+            return _mark(state, (event.hop,), _HEALTH_AFTER[type(event)])
+        case ev.ReplayStarted() | ev.ReplayDone():
             return _mark(state, (event.hop,), _HEALTH_AFTER[type(event)])
         case _:
             return state
@@ -125,8 +129,6 @@ def _sentence(event: Event) -> str | None:
     match event:
         case ev.RouteChosen(route=route, took_ms=took_ms):
             return f"route {_plain_route(route)}, found in {measure.millis(took_ms)}"
-        case ev.PeerSuspected(hop=hop, silent_ms=silent_ms):
-            return f"{_place(hop)} is slow: no answer for {measure.millis(silent_ms)}"
         case ev.PeerFailed():
             return _failure(event)
         case ev.RouteChanged(now=now):
@@ -142,6 +144,20 @@ def _sentence(event: Event) -> str | None:
         case ev.FaultInjected(fault=fault, node=node, token=token, in_flight=in_flight):
             moment = "while a step is in flight" if in_flight else "between steps"
             return f"drill: {fault} {node} at token {token}, {moment}"
+        case _:
+            return _suspicion(event)
+
+
+def _suspicion(event: Event) -> str | None:
+    match event:
+        case ev.PeerSuspected(hop=hop, silent_ms=silent_ms):
+            return f"{_place(hop)} is late: no answer for {measure.millis(silent_ms)}"
+        case ev.HedgeStarted(now=now):
+            return f"asking {' + '.join(_place(hop) for hop in now)} beside it: the first answer wins"
+        case ev.HedgeDropped(hop=hop, waited_ms=waited_ms):
+            return f"{_place(hop)} answered after {measure.millis(waited_ms)}, and stays"
+        case ev.PeerOvertaken(hop=hop, silent_ms=silent_ms):
+            return f"{_place(hop)} was overtaken: no answer for {measure.millis(silent_ms)}"
         case _:
             return None
 

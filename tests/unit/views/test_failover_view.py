@@ -85,6 +85,26 @@ def test_a_suspected_span_is_cleared_by_the_next_step():
     assert health(view)[1] == ("right-a", "ok")
 
 
+def test_a_late_server_and_its_hedge_read_as_one_sentence_an_event():
+    other = hop("right-b", "15:30")
+    story = (
+        ev.PeerSuspected(at_s=1.0, hop=RIGHT, silent_ms=510.0),
+        ev.HedgeStarted(at_s=1.0, hop=RIGHT, now=(other,)),
+        ev.HedgeDropped(at_s=1.1, hop=RIGHT, dropped=(other,), waited_ms=600.0),
+        ev.PeerOvertaken(at_s=1.1, hop=RIGHT, position=31, silent_ms=600.0),
+    )
+
+    assert [failover.line(event) for event in story] == [
+        "[  1.00 s] right-a (15:30) is late: no answer for 510 ms",
+        "[  1.00 s] asking right-b (15:30) beside it: the first answer wins",
+        "[  1.10 s] right-a (15:30) answered after 600 ms, and stays",
+        "[  1.10 s] right-a (15:30) was overtaken: no answer for 600 ms",
+    ]
+    view = failover.reduce(after(3), story[0])
+    assert health(failover.reduce(view, story[2]))[1] == ("right-a", "ok")
+    assert health(failover.reduce(view, story[3]))[1] == ("right-a", "failed")
+
+
 def test_a_session_that_waits_says_for_which_blocks_and_how_long():
     waiting = ev.WaitingForPeers(at_s=3.0, blocks=parse_range("0:15"), remaining_s=58.0)
     view = failover.reduce(after(5), waiting)

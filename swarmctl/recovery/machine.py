@@ -9,171 +9,44 @@ attention cache holds. One rule gives every recovery: **the earliest hole is rep
 
 A live leg is hungry by the step's new tokens only, a fresh one by the whole history: replay is no special case. The
 history of a block boundary is what the leg before it has answered, so a lost leg may be replaced by several, and
-each of them by others later. The driver (`upstream.session`) owns tensors, streams and time, and performs the
-instructions; whatever happens to it comes back as an event.
+each of them by others later.
+
+A leg whose answer is *late* is a suspect, and not dead. Beside it a *hedge* is built: other legs over the same
+blocks, found and fed by the same rule. Whichever is complete first stays, the other is let go.
+
+The driver (`upstream.session`) owns tensors, streams and time, and performs the instructions; whatever happens to it
+comes back as an event.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from typing_extensions import assert_never
 
 from swarmctl.blocks import BlockRange, PeerId
-
-
-class FailureKind(str, Enum):
-    """Why a leg was given up; it decides where the next attempt goes.
-
-    LOST: the connection ended, or could not be opened. SILENT: no answer in time. BUSY: the server is well and has
-    no room. REFUSED: it does not serve these blocks. EXPIRED: a healthy server ended an old stream; the same server
-    may be used again. BROKEN: it answered with an error that another server may not have.
-    """
-
-    LOST = "lost"
-    SILENT = "silent"
-    BUSY = "busy"
-    REFUSED = "refused"
-    EXPIRED = "expired"
-    BROKEN = "broken"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Leg:
-    """One server's part of a session. `id` is unique in the session; `fed`: positions in its attention cache."""
-
-    id: int
-    blocks: BlockRange
-    peer: PeerId
-    fed: int = 0
-
-
-# --- events -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepRequested:
-    """The model wants `tokens` new positions computed."""
-
-    tokens: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouteFound:
-    """Servers for exactly the range that was asked for, in block order."""
-
-    hops: tuple[tuple[PeerId, BlockRange], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouteMissing:
-    """No server outside `avoid` has these blocks."""
-
-    missing: tuple[BlockRange, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fed:
-    """A leg has answered for all positions before `upto`."""
-
-    leg: int
-    upto: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class LegFailed:
-    """A leg could not be opened or did not answer; its cache is worth nothing any more."""
-
-    leg: int
-    kind: FailureKind
-
-
-@dataclass(frozen=True, kw_only=True)
-class WaitOver:
-    """The driver has waited and looked again; what was avoided may be tried again."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeadlinePassed:
-    """The time for a recovery is up. `need`: the blocks that were waited for; None stands for the first hole."""
-
-    need: BlockRange | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepAborted:
-    """The step ends without an answer (an interrupt, an error of the caller); `in_flight`: the leg being fed."""
-
-    in_flight: int | None = None
-
-
-Happening = StepRequested | RouteFound | RouteMissing | Fed | LegFailed | WaitOver | DeadlinePassed | StepAborted
-
-
-# --- instructions -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class FindRoute:
-    """Find servers that tile `need`, none of `avoid`.
-
-    `waited`: nobody was there a moment ago, so a server that failed is asked again only when its ban is over.
-    """
-
-    need: BlockRange
-    avoid: frozenset[PeerId]
-    waited: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Feed:
-    """Send positions `[begin, end)` of the history at the leg's first block; open its stream if `opens`.
-
-    `patient`: a server without room may be given time to make some; there was nobody else to ask.
-    """
-
-    leg: Leg
-    begin: int
-    end: int
-    patient: bool = False
-
-    @property
-    def opens(self) -> bool:
-        """True for a leg whose cache is empty: its stream is new."""
-        return self.begin == 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wait:
-    """Nobody can take `need`: wait a little, read the DHT again, then say `WaitOver` or `DeadlinePassed`."""
-
-    need: BlockRange
-
-
-@dataclass(frozen=True, kw_only=True)
-class Commit:
-    """The step is done: every leg holds `position` positions."""
-
-    position: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class GiveUp:
-    """No server takes `need`. `hopeless`: every one that was tried answered with an error of its own."""
-
-    need: BlockRange
-    tried: tuple[PeerId, ...]
-    hopeless: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Idle:
-    """Nothing to do until the next step."""
-
-
-Instruction = FindRoute | Feed | Wait | Commit | GiveUp | Idle
+from swarmctl.recovery.values import (
+    Commit,
+    DeadlinePassed,
+    FailureKind,
+    Fed,
+    Feed,
+    FindRoute,
+    GiveUp,
+    Happening,
+    Idle,
+    Instruction,
+    Late,
+    Leg,
+    LegFailed,
+    RouteFound,
+    RouteMissing,
+    StepAborted,
+    StepRequested,
+    Wait,
+    WaitOver,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +54,8 @@ class SessionState:
     """A session as values. Invariant between steps: every leg's `fed` is `committed`, or the leg is not there.
 
     `target` is None between steps. `failures` holds what happened to whom since the step began; `avoid` those of
-    them that must not be asked again before a wait.
+    them that must not be asked again before a wait. `suspect`: the leg that is late; `hedge`: the legs that may
+    replace it, within its blocks; `alone`: there is nobody to hedge it with.
     """
 
     num_blocks: int
@@ -192,10 +66,18 @@ class SessionState:
     failures: tuple[tuple[PeerId, FailureKind], ...] = ()
     next_leg: int = 0
     waited: bool = False
+    suspect: int | None = None
+    hedge: tuple[Leg, ...] = ()
+    alone: bool = False
 
-    def leg(self, leg_id: int) -> Leg | None:
-        """The leg with this id, or None if it is gone."""
-        return next((leg for leg in self.legs if leg.id == leg_id), None)
+    @property
+    def open_legs(self) -> tuple[Leg, ...]:
+        """The legs whose streams are wanted: those in use, and the hedge."""
+        return (*self.legs, *self.hedge)
+
+    def leg(self, leg_id: int | None) -> Leg | None:
+        """The leg with this id, of the hedge too, or None if it is gone."""
+        return next((leg for leg in self.open_legs if leg.id == leg_id), None)
 
     @property
     def boundaries(self) -> frozenset[int]:
@@ -220,6 +102,8 @@ def advance(state: SessionState, event: Happening) -> tuple[SessionState, Instru
             return _next(_with_fed(state, event))
         case LegFailed():
             return _next(_without_leg(state, event))
+        case Late():
+            return _next(_with_suspect(state, event.leg))
         case WaitOver():
             return _next(replace(state, avoid=frozenset(), waited=True))
         case DeadlinePassed():
@@ -253,27 +137,58 @@ def _with_step(state: SessionState, tokens: int) -> SessionState:
 def _next(state: SessionState) -> tuple[SessionState, Instruction]:
     if state.target is None:
         return state, Idle()
-    hole = _first_hole(state)
-    hungry = next((leg for leg in state.legs if leg.fed < state.target), None)
+    suspect = state.leg(state.suspect)
+    if suspect is not None:
+        return _hedging(state, suspect)
+    hole, hungry = _first_hole(state), _hungry(state.legs, state.target)
     if hungry is not None and (hole is None or hungry.blocks.start < hole.start):
         return state, Feed(leg=hungry, begin=hungry.fed, end=state.target, patient=state.waited)
     if hole is not None:
         return state, FindRoute(need=hole, avoid=state.avoid, waited=state.waited)
-    done = replace(state, committed=state.target, target=None, avoid=frozenset(), failures=(), waited=False)
-    return done, Commit(position=done.committed)
+    return _settled(replace(state, committed=state.target, target=None)), Commit(position=state.target)
+
+
+def _hedging(state: SessionState, suspect: Leg) -> tuple[SessionState, Instruction]:
+    end = state.target or 0
+    hole, hungry = _hole_in(state.hedge, suspect.blocks), _hungry(state.hedge, end)
+    if hungry is not None and (hole is None or hungry.blocks.start < hole.start):
+        return state, Feed(leg=hungry, begin=hungry.fed, end=end)
+    if hole is None:
+        return _next(_replaced(state, suspect, FailureKind.SLOW))
+    if state.alone:
+        return state, Feed(leg=suspect, begin=suspect.fed, end=end, patient=state.waited)
+    return state, FindRoute(need=hole, avoid=state.avoid | {suspect.peer}, waited=state.waited)
+
+
+def _hungry(legs: Sequence[Leg], target: int) -> Leg | None:
+    return next((leg for leg in legs if leg.fed < target), None)
 
 
 def _first_hole(state: SessionState) -> BlockRange | None:
-    expected = 0
-    for leg in state.legs:
+    return _hole_in(state.legs, BlockRange(0, state.num_blocks))
+
+
+def _hole_in(legs: Sequence[Leg], whole: BlockRange) -> BlockRange | None:
+    expected = whole.start
+    for leg in legs:
         if leg.blocks.start > expected:
             return BlockRange(expected, leg.blocks.start)
         expected = leg.blocks.end
-    return BlockRange(expected, state.num_blocks) if expected < state.num_blocks else None
+    return BlockRange(expected, whole.end) if expected < whole.end else None
+
+
+def _wanted_hole(state: SessionState) -> BlockRange | None:
+    suspect = state.leg(state.suspect)
+    return _first_hole(state) if suspect is None else _hole_in(state.hedge, suspect.blocks)
+
+
+def _settled(state: SessionState) -> SessionState:
+    """Without what is only known, and only open, within a step."""
+    return replace(state, avoid=frozenset(), failures=(), waited=False, suspect=None, hedge=(), alone=False)
 
 
 def _with_hops(state: SessionState, hops: Sequence[tuple[PeerId, BlockRange]]) -> SessionState:
-    hole = _first_hole(state)
+    hole = _wanted_hole(state)
     ends = [blocks.end for _, blocks in hops]
     starts = [blocks.start for _, blocks in hops]
     if hole is None or not hops or [*starts, hole.end] != [hole.start, *ends]:
@@ -281,11 +196,19 @@ def _with_hops(state: SessionState, hops: Sequence[tuple[PeerId, BlockRange]]) -
     fresh = tuple(
         Leg(id=state.next_leg + offset, blocks=blocks, peer=peer) for offset, (peer, blocks) in enumerate(hops)
     )
-    legs = sorted((*state.legs, *fresh), key=lambda leg: leg.blocks.start)
-    return replace(state, legs=tuple(legs), next_leg=state.next_leg + len(fresh))
+    state = replace(state, next_leg=state.next_leg + len(fresh))
+    if state.suspect is not None:
+        return replace(state, hedge=_in_order(state.hedge, fresh))
+    return replace(state, legs=_in_order(state.legs, fresh))
+
+
+def _in_order(legs: Sequence[Leg], more: Sequence[Leg]) -> tuple[Leg, ...]:
+    return tuple(sorted((*legs, *more), key=lambda leg: leg.blocks.start))
 
 
 def _without_route(state: SessionState, missing: Sequence[BlockRange]) -> tuple[SessionState, Instruction]:
+    if state.suspect is not None:
+        return _next(replace(state, hedge=(), alone=True))
     hole = missing[0] if missing else _first_hole(state)
     if hole is None:
         raise ValueError("there is no hole to find a route for")
@@ -301,26 +224,58 @@ def _with_fed(state: SessionState, event: Fed) -> SessionState:
     if leg is None or state.target is None or not leg.fed <= event.upto <= state.target:
         raise ValueError(f"leg {event.leg} cannot have been fed up to {event.upto}")
     fed = replace(leg, fed=event.upto)
-    return replace(state, legs=tuple(fed if other.id == leg.id else other for other in state.legs))
+
+    def with_it(legs: Sequence[Leg]) -> tuple[Leg, ...]:
+        return tuple(fed if other.id == leg.id else other for other in legs)
+
+    if leg.id == state.suspect:
+        return replace(state, legs=with_it(state.legs), suspect=None, hedge=(), alone=False)
+    return replace(state, legs=with_it(state.legs), hedge=with_it(state.hedge))
+
+
+def _with_suspect(state: SessionState, leg_id: int) -> SessionState:
+    if state.target is None or state.suspect is not None or leg_id not in {leg.id for leg in state.legs}:
+        raise ValueError(f"leg {leg_id} cannot be late now")
+    return replace(state, suspect=leg_id, hedge=(), alone=False)
 
 
 def _without_leg(state: SessionState, event: LegFailed) -> SessionState:
     leg = state.leg(event.leg)
     if leg is None:
         raise ValueError(f"leg {event.leg} is not there")
-    # A server that ended an old stream of its own accord is healthy; one that ends a new stream is not.
-    again = event.kind is FailureKind.EXPIRED and leg.fed > 0
+    if leg.id == state.suspect:
+        return _replaced(state, leg, event.kind)
     return replace(
         state,
         legs=tuple(other for other in state.legs if other.id != leg.id),
-        avoid=state.avoid if again else state.avoid | {leg.peer},
+        hedge=tuple(other for other in state.hedge if other.id != leg.id),
+        avoid=_avoid(state, leg, event.kind),
         failures=(*state.failures, (leg.peer, event.kind)),
     )
 
 
-def _aborted(state: SessionState, in_flight: int | None) -> SessionState:
-    kept = tuple(leg for leg in state.legs if leg.fed == state.committed and leg.id != in_flight)
-    return replace(state, legs=kept, target=None, avoid=frozenset(), failures=(), waited=False)
+def _replaced(state: SessionState, suspect: Leg, kind: FailureKind) -> SessionState:
+    """The hedge in place of the suspect, as far as it has come."""
+    return replace(
+        state,
+        legs=_in_order([leg for leg in state.legs if leg.id != suspect.id], state.hedge),
+        avoid=_avoid(state, suspect, kind),
+        failures=(*state.failures, (suspect.peer, kind)),
+        suspect=None,
+        hedge=(),
+        alone=False,
+    )
+
+
+def _avoid(state: SessionState, leg: Leg, kind: FailureKind) -> frozenset[PeerId]:
+    # A server that ended an old stream of its own accord is healthy; one that ends a new stream is not.
+    again = kind is FailureKind.EXPIRED and leg.fed > 0
+    return state.avoid if again else state.avoid | {leg.peer}
+
+
+def _aborted(state: SessionState, in_flight: frozenset[int]) -> SessionState:
+    kept = tuple(leg for leg in state.legs if leg.fed == state.committed and leg.id not in in_flight)
+    return _settled(replace(state, legs=kept, target=None))
 
 
 def _tried(state: SessionState) -> tuple[PeerId, ...]:
