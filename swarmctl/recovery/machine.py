@@ -245,12 +245,16 @@ def _without_leg(state: SessionState, event: LegFailed) -> SessionState:
         raise ValueError(f"leg {event.leg} is not there")
     if leg.id == state.suspect:
         return _replaced(state, leg, event.kind)
+    # No route is asked for: it might lead to another server now, and there is nothing against this one.
+    again = _may_go_on(leg, event.kind) and leg in state.legs
+    fresh = (Leg(id=state.next_leg, blocks=leg.blocks, peer=leg.peer),) if again else ()
     return replace(
         state,
-        legs=tuple(other for other in state.legs if other.id != leg.id),
+        legs=_in_order([other for other in state.legs if other.id != leg.id], fresh),
         hedge=tuple(other for other in state.hedge if other.id != leg.id),
         avoid=_avoid(state, leg, event.kind),
         failures=(*state.failures, (leg.peer, event.kind)),
+        next_leg=state.next_leg + len(fresh),
     )
 
 
@@ -267,10 +271,13 @@ def _replaced(state: SessionState, suspect: Leg, kind: FailureKind) -> SessionSt
     )
 
 
-def _avoid(state: SessionState, leg: Leg, kind: FailureKind) -> frozenset[PeerId]:
+def _may_go_on(leg: Leg, kind: FailureKind) -> bool:
     # A server that ended an old stream of its own accord is healthy; one that ends a new stream is not.
-    again = kind is FailureKind.EXPIRED and leg.fed > 0
-    return state.avoid if again else state.avoid | {leg.peer}
+    return kind is FailureKind.EXPIRED and leg.fed > 0
+
+
+def _avoid(state: SessionState, leg: Leg, kind: FailureKind) -> frozenset[PeerId]:
+    return state.avoid if _may_go_on(leg, kind) else state.avoid | {leg.peer}
 
 
 def _aborted(state: SessionState, in_flight: frozenset[int]) -> SessionState:

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from swarmctl.errors import RecoveryFailed, RequestInvalid
 from swarmctl.recovery import FailureKind, GiveUp
 
-# A healthy server ends a stream that was idle for its step_timeout, without a word. A stream that ends within this
-# many seconds of its last answer is not such a case; petals' own default is 300 s, ours 3600 s.
-IDLE_S = 30.0
+# A healthy server ends a stream that was idle for its step_timeout, without a word, and a killed one ends it too. After
+# a pause of so many seconds the server gets the benefit of the doubt: it is asked for a new stream, which one that is
+# dead refuses within milliseconds, and one whose host is gone keeps waiting for the connect timeout at most. A
+# step_timeout below this is not foreseen; petals' own default is 300 s, ours 3600 s.
+IDLE_S = 3.0
 
 _INVALID = (
     # handler.py, inference_max_length

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from hivemind.p2p import P2P, PeerID
 from hivemind.proto import runtime_pb2
@@ -52,19 +53,30 @@ class ServerStream:
     async def _exchange(
         self, request: runtime_pb2.ExpertRequest, sent: Callable[[], None] | None
     ) -> runtime_pb2.ExpertResponse:
-        if self._writer.is_closing():
-            # uvloop answers a write to a closed connection with a bare RuntimeError.
-            raise ConnectionResetError("the connection was closed before the request")
-        await P2P.send_protobuf(request, self._writer)
-        if sent is not None:
-            sent()
-        response, error = await P2P.receive_protobuf(runtime_pb2.ExpertResponse, self._reader)
+        answer = asyncio.ensure_future(P2P.receive_protobuf(runtime_pb2.ExpertResponse, self._reader))
+        try:
+            # What a server has sent unasked is its last word; a write to what it has closed would lose it.
+            await asyncio.sleep(0)
+            if not answer.done():
+                await self._send(request)
+                if sent is not None:
+                    sent()
+            response, error = await answer
+        finally:
+            answer.cancel()
+            answer.add_done_callback(_take)
         if error is not None:
             raise server_error(error.message)
         if response is None:
             raise EOFError("the server ended the stream")
         self.answered_at = asyncio.get_running_loop().time()
         return response
+
+    async def _send(self, request: runtime_pb2.ExpertRequest) -> None:
+        if self._writer.is_closing():
+            # uvloop answers a write to a closed connection with a bare RuntimeError.
+            raise ConnectionResetError("the connection was closed before the request")
+        await P2P.send_protobuf(request, self._writer)
 
     async def close(self) -> None:
         """End the stream without waiting for the peer, which may be gone; a server frees its cache at the end."""
@@ -74,3 +86,9 @@ class ServerStream:
             self._writer.write(P2P.MESSAGE_MARKER + len(payload).to_bytes(P2P.HEADER_LEN, P2P.BYTEORDER) + payload)
         with suppress(ConnectionError, RuntimeError, OSError):
             self._writer.close()
+
+
+def _take(task: asyncio.Future[Any]) -> None:
+    # asyncio complains of an exception that nobody takes.
+    if not task.cancelled():
+        task.exception()

@@ -1,7 +1,10 @@
-"""`Client.generate` around a model that steps its session as transformers does: grouping, text, tokens, endings."""
+"""`Client.generate` over fake servers, with petals' and transformers' own: groups, text, tokens, ends, failures."""
 
 from __future__ import annotations
 
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,77 +12,18 @@ from typing import Any
 
 import pytest
 import torch
-from support.fakeswarm import HIDDEN, Die, FakeRouter, servers_of
+from support.fakeswarm import Die, FakeRouter, servers_of
+from support.toymodel import STOP, Digits, LocalModel, RemoteModel
 
 from swarmctl.blocks import NodeName
 from swarmctl.client.generate import Client, Connection, Generation, Listener, Sampling
-from swarmctl.errors import RequestInvalid
+from swarmctl.errors import RecoveryFailed, RequestInvalid
 from swarmctl.events import Event, RecoveryDone, StepDone, TokensEmitted
 from swarmctl.spec import ClientSpec
 from swarmctl.upstream.legs import SessionSettings
 
-STOP, PAD = 0, 9
-
-
-class Digits:
-    """A tokenizer of digits; 0 is the stop, which has no text."""
-
-    pad_token_id = PAD
-    chat_template = None
-
-    def __call__(self, text: str, *, add_special_tokens: bool) -> SimpleNamespace:
-        assert add_special_tokens
-        return SimpleNamespace(input_ids=[int(letter) for letter in text])
-
-    def decode(self, ids: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str:
-        assert skip_special_tokens
-        assert not clean_up_tokenization_spaces
-        return "".join(str(token) for token in ids if token != STOP)
-
-
-@dataclass
-class Greedy:
-    """What petals' model does with a session, streamer and limits; the next token is a digit of the last answer."""
-
-    generation_config: Any = field(default_factory=lambda: SimpleNamespace(eos_token_id=STOP))
-    batches: list[torch.Tensor] = field(default_factory=list)
-    config: Any = field(default_factory=lambda: SimpleNamespace(eos_token_id=5))
-    seeds: list[float] = field(default_factory=list)
-    stops: list[int] = field(default_factory=list)
-
-    def generate(
-        self,
-        inputs: torch.Tensor,
-        *,
-        session: Any,
-        attention_mask: torch.Tensor,
-        streamer: Any,
-        max_new_tokens: int,
-        eos_token_id: list[int],
-        pad_token_id: int,
-        do_sample: bool,
-        num_beams: int = 1,
-    ) -> torch.Tensor:
-        assert bool(attention_mask.all())
-        assert (streamer is None) == (num_beams > 1)
-        self.batches.append(inputs)
-        self.stops = eos_token_id
-        self.seeds.append(float(torch.rand(())))
-        whole, new = inputs, inputs
-        ended = torch.zeros(len(inputs), dtype=torch.bool)
-        if streamer is not None:
-            streamer.put(inputs)
-        for _ in range(max_new_tokens):
-            hidden = new.double().unsqueeze(2).expand(-1, -1, HIDDEN)
-            token = session.step(hidden)[:, -1, 0].long() % 8
-            token = torch.where(ended, pad_token_id, token)
-            ended |= torch.isin(token, torch.tensor(eos_token_id))
-            whole, new = torch.cat([whole, token[:, None]], dim=1), token[:, None]
-            if streamer is not None:
-                streamer.put(token)
-            if bool(ended.all()):
-                break
-        return whole
+BLOCKS = 3
+LOCAL = LocalModel(BLOCKS)
 
 
 @dataclass
@@ -100,10 +44,10 @@ class Heard:
 class Bench:
     """A client of servers a and b, which both have all blocks."""
 
-    def __init__(self, *, max_length: int | None = None) -> None:
-        self.servers = servers_of("a=0:3", "b=0:3")
-        self.router = FakeRouter(self.servers, 3)
-        self.model = Greedy()
+    def __init__(self, **limits: Any) -> None:
+        self.servers = servers_of(f"a=0:{BLOCKS}", f"b=0:{BLOCKS}")
+        self.router = FakeRouter(self.servers, BLOCKS)
+        self.model = RemoteModel(self.router)
         self.heard = Heard()
         connection = Connection(
             source="lab/model",
@@ -111,7 +55,7 @@ class Bench:
             initial_peers=("/ip4/127.0.0.1",),
             sockets=Path("/run/x"),
             names={peer: NodeName(server.name) for peer, server in self.router.servers.items()},
-            max_length=max_length,
+            **limits,
         )
         opened = SimpleNamespace(model=self.model, tokenizer=Digits(), router=self.router)
         self.client = Client(opened, connection)  # type: ignore[arg-type]
@@ -120,10 +64,13 @@ class Bench:
         return self.client.generate(prompts, Sampling(**sampling), listener=self.heard.listener)
 
 
-def expected(prompt: str, count: int) -> list[int]:
-    """The tokens of one prompt on its own, up to the stop."""
-    (alone,) = Bench().generate(prompt, max_new_tokens=count)
-    return list(alone.ids)
+def expected(prompt: str, count: int, **sampling: Any) -> tuple[int, ...]:
+    """What transformers makes of one prompt, from the whole model, up to the stop."""
+    choice = Sampling(max_new_tokens=count, **sampling)
+    if choice.seed is not None:
+        torch.manual_seed(choice.seed)
+    (new,) = LOCAL.new_ids([[int(letter) for letter in prompt]], **choice.arguments())
+    return tuple(new)
 
 
 def test_prompts_of_different_lengths_come_back_in_their_order_and_equal_those_generated_alone() -> None:
@@ -133,8 +80,9 @@ def test_prompts_of_different_lengths_come_back_in_their_order_and_equal_those_g
     done = bench.generate(*prompts, max_new_tokens=6)
 
     assert [generation.prompt for generation in done] == list(prompts)
-    assert [list(generation.ids) for generation in done] == [expected(prompt, 6) for prompt in prompts]
-    assert sorted(tuple(batch.shape) for batch in bench.model.batches) == [(1, 3), (2, 1), (2, 5)]
+    assert [generation.ids for generation in done] == [expected(prompt, 6) for prompt in prompts]
+    assert {(2, 5), (2, 1), (1, 3)} <= set(bench.model.batches), "those of one length share a session"
+    assert bench.servers[0].dials == 3
     assert [generation.prompt_tokens for generation in done] == [5, 1, 5, 1, 3]
 
 
@@ -204,7 +152,7 @@ def test_a_server_that_dies_in_the_middle_changes_no_token() -> None:
 
     (done,) = bench.generate("123", max_new_tokens=6)
 
-    assert list(done.ids) == expected("123", 6)
+    assert done.ids == expected("123", 6)
     assert len(done.ids) > 1
     assert len([event for event in bench.heard.events if isinstance(event, RecoveryDone)]) == 1
 
@@ -218,12 +166,14 @@ def test_beam_search_has_its_text_at_the_end() -> None:
     assert not any(isinstance(event, TokensEmitted) for event in bench.heard.events)
 
 
-def test_a_seed_makes_draws_repeatable_and_is_set_for_each_session() -> None:
-    bench = Bench()
+def test_a_seed_makes_draws_repeatable_in_each_session_and_in_any_company() -> None:
+    drawn = {"max_new_tokens": 9, "temperature": 1.5, "seed": 5}
 
-    bench.generate("1", "12", max_new_tokens=1, seed=5)
+    together = Bench().generate("21", "12", "1", **drawn)
+    alone = [Bench().generate(prompt, **drawn)[0] for prompt in ("1", "12")]
 
-    assert bench.model.seeds[0] == bench.model.seeds[1]
+    assert together[2] == alone[0]
+    assert alone[1].ids == expected("12", 9, temperature=1.5, seed=5)
 
 
 def test_every_session_is_closed() -> None:
@@ -239,6 +189,111 @@ def test_the_stop_tokens_are_those_of_the_generation_config_else_of_the_model(st
     bench = Bench()
     bench.model.generation_config.eos_token_id = stops
 
-    bench.generate("12", max_new_tokens=1)
+    endings = {bench.generate(prompt, max_new_tokens=30)[0].ids[-1] for prompt in map(str, range(100, 118))}
 
-    assert set(bench.model.stops) == known
+    assert endings == known
+
+
+def test_a_model_without_a_stop_goes_on_to_the_limit() -> None:
+    bench = Bench()
+    bench.model.generation_config.eos_token_id = bench.model.config.eos_token_id = None
+
+    (done,) = bench.generate("109", max_new_tokens=30)
+
+    assert STOP in done.ids[:-1]
+    assert (len(done.ids), done.ended) == (30, "length")
+
+
+# --- failures ---------------------------------------------------------------------------------------------------
+
+
+def lose_all_after(bench: Bench, requests: int) -> None:
+    """Both servers die, at the request after so many."""
+    bench.servers[0].will(*[None] * requests, Die)
+    bench.servers[1].will(Die)
+
+
+def test_a_generation_that_fails_says_how_far_it_came() -> None:
+    bench = Bench(recover_timeout_s=0.1)
+    lose_all_after(bench, 7)
+
+    with pytest.raises(RecoveryFailed) as caught:
+        bench.generate("103", max_new_tokens=20)
+
+    came = expected("103", 20)[:7]
+    assert str(caught.value).endswith("7 tokens came out before")
+    context = json.loads(json.dumps(caught.value.context))
+    assert context["accepted"] == [{"index": 0, "ids": list(came), "text": "".join(map(str, came))}]
+    assert context["blocks"] == f"0:{BLOCKS}"
+    assert bench.heard.pieces == {0: context["accepted"][0]["text"]}
+
+
+def test_a_generation_that_fails_has_the_prompts_that_were_done_and_those_that_were_begun() -> None:
+    bench = Bench(recover_timeout_s=0.1)
+    first = expected("103", 20)
+    lose_all_after(bench, len(first) + 2)
+
+    with pytest.raises(RecoveryFailed) as caught:
+        bench.generate("103", "7", "54321", "1", max_new_tokens=20)
+
+    accepted = {one["index"]: one["ids"] for one in caught.value.context["accepted"]}  # type: ignore[attr-defined]
+    assert accepted == {
+        0: list(first),
+        1: list(expected("7", 20)[:2]),
+        3: list(expected("1", 20)[:2]),
+    }, "the one of five digits was never begun"
+    came = len(accepted[1]) + len(accepted[3])
+    assert caught.value.reasons[-1] == f"{came} tokens of 2 sequences came out before"
+
+
+def test_a_generation_that_fails_before_its_first_token_has_nothing_to_say_of_tokens() -> None:
+    bench = Bench(recover_timeout_s=0.1)
+    lose_all_after(bench, 0)
+
+    with pytest.raises(RecoveryFailed) as caught:
+        bench.generate("103", max_new_tokens=20)
+
+    assert "came out" not in str(caught.value)
+    assert caught.value.context["accepted"] == [{"index": 0, "ids": [], "text": ""}]
+
+
+def test_a_generation_after_one_that_failed_is_as_if_there_had_been_none() -> None:
+    bench = Bench(recover_timeout_s=0.1)
+    lose_all_after(bench, 4)
+    with pytest.raises(RecoveryFailed):
+        bench.generate("103", max_new_tokens=20)
+    for server in bench.servers:
+        server.alive = True
+
+    (done,) = bench.generate("103", max_new_tokens=20)
+
+    assert done.ids == expected("103", 20)
+
+
+# --- several at once --------------------------------------------------------------------------------------------
+
+
+def test_generations_in_threads_do_not_disturb_each_other_when_they_all_lose_a_server() -> None:
+    bench, at_once = Bench(), 8
+    prompts = [f"10{number}" for number in range(at_once)]
+    drawn = {"temperature": 1.3, "seed": 4}
+    choices = [drawn if number % 2 else {} for number in range(at_once)]
+    wanted = [expected(prompt, 12, **choice) for prompt, choice in zip(prompts, choices, strict=True)]
+    meeting, lost = threading.Barrier(at_once, timeout=30), threading.Event()
+
+    def generate(number: int) -> tuple[int, ...]:
+        def sink(event: Event) -> None:
+            if isinstance(event, TokensEmitted) and event.index == 0:
+                if meeting.wait() == 0:
+                    bench.servers[0].kill()
+                    lost.set()
+                assert lost.wait(30)
+
+        sampling = Sampling(max_new_tokens=12, **choices[number])
+        (done,) = bench.client.generate([prompts[number]], sampling, listener=Listener(sink=sink))
+        return done.ids
+
+    with ThreadPoolExecutor(at_once) as pool:
+        assert list(pool.map(generate, range(at_once))) == wanted
+    assert not any(server.open_streams for server in bench.servers)
+    assert {name for name, _ in bench.router.failures} == {"a"}

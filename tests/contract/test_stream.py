@@ -155,6 +155,31 @@ def test_a_stream_that_ended_between_two_requests_is_told_from_a_broken_server(s
         assert classify(caught.value, idle_s=IDLE_S).kind is FailureKind.EXPIRED
 
 
+def test_what_a_server_says_between_two_requests_is_heard_instead_of_a_broken_connection(socket: Socket) -> None:
+    gone = asyncio.Event()
+
+    async def says_why(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        await P2P.send_protobuf(ANSWER, writer)
+        # What a handler sends when its session_timeout is over: the text of a TimeoutError.
+        await P2P.send_protobuf(RPCError(message=str(asyncio.TimeoutError())), writer)
+        writer.transport.write_eof()
+        writer.close()
+        gone.set()
+
+    sent: list[str] = []
+    stream = socket.open(says_why)
+    assert ask(stream) == b"answer"
+    run(gone.wait())
+
+    with pytest.raises(ServerError) as caught:
+        run(stream.exchange(a_request(), timeout_s=LIMIT_S, sent=lambda: sent.append("sent")))
+
+    assert str(caught.value) == ""
+    assert classify(caught.value, idle_s=0.1).kind is FailureKind.EXPIRED
+    assert sent == [], "a request to a stream that has ended does not leave"
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [("Task size greater than max_batch_size (8), it can't be processed", TooManyTokens), ("no", ServerError)],
