@@ -7,9 +7,10 @@ A server may be entered after its first block and left before its last one, so t
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from swarmctl.blocks import BlockRange, PeerId, ranges_of
@@ -28,6 +29,9 @@ NO_ROOM_COST_S = 10.0
 BAN_BASE_S = 5.0
 BAN_MAX_S = 60.0
 BUSY_AVOID_S = 2.0
+SLOW_AVOID_S = 5.0
+"""How long a server is left alone that another one was faster than: a client's update period, within which it is
+pinged again."""
 
 _NS = 1_000_000_000
 _SLOWEST_RPS = 1e-3  # stands for a rate that is announced as zero or less: such a server is taken last
@@ -92,41 +96,95 @@ def choose_route(
 
 @dataclass(frozen=True, kw_only=True)
 class _Ban:
-    until_s: float
-    strikes: int
+    strikes: int = 0
+    failed_until_s: float = -math.inf
+    busy_until_s: float = -math.inf
+    slow_until_s: float = -math.inf
 
 
 class BanList:
     """Peers to leave alone for a while. It knows no clock: every moment is given, in monotonic seconds.
 
-    A failure bans for 5 s, the next ones for 10, 20, 40 and then 60 s each, until a success. "busy" is no failure:
-    the peer is left alone for 2 s. Nor is "expired": the server is well. Threads may share one list.
+    A failure bans for 5 s, the next ones for 10, 20, 40 and then 60 s each, until a success. What fails while its ban
+    runs adds no strike: eight sessions that lose one server have seen one death. "busy" and "slow" are no failures:
+    the peer is left alone for 2 s and for 5 s. Nor is "expired": the server is well. Threads may share one list.
     """
 
     def __init__(self) -> None:
         self._bans: dict[PeerId, _Ban] = {}
 
-    def banned(self, now: float) -> frozenset[PeerId]:
-        """The peers to leave alone at `now`, busy ones included."""
-        # A copy, because another thread may record while this one looks.
-        return frozenset(peer for peer, ban in self._bans.copy().items() if now < ban.until_s)
+    def banned(self, now: float, *, slow: bool = True) -> frozenset[PeerId]:
+        """The peers to leave alone at `now`; without those that are merely `slow`, which are better than nobody."""
+        return frozenset(
+            peer
+            # A copy, because another thread may record while this one looks.
+            for peer, ban in self._bans.copy().items()
+            if now < max(ban.failed_until_s, ban.busy_until_s, ban.slow_until_s if slow else now)
+        )
 
     def record_failure(self, peer: PeerId, now: float, kind: str) -> None:
         """`peer` failed at `now`; `kind` as in `events.PeerFailed`. No ban is shortened by it."""
+        before = self._bans.get(peer, _Ban())
         if kind == "expired":
             return
-        before = self._bans.get(peer, _Ban(until_s=now, strikes=0))
-        if kind == "busy":
-            strikes, pause_s = before.strikes, BUSY_AVOID_S
+        if kind == "slow":
+            after = replace(before, slow_until_s=now + SLOW_AVOID_S)
+        elif kind == "busy":
+            after = replace(before, busy_until_s=now + BUSY_AVOID_S)
         else:
-            strikes = before.strikes + 1
+            strikes = before.strikes + (now >= before.failed_until_s)
             # The exponent is bounded because 2.0 ** 1024 is an error; the limit is reached long before.
-            pause_s = min(BAN_MAX_S, BAN_BASE_S * 2.0 ** min(before.strikes, 16))
-        self._bans[peer] = _Ban(until_s=max(before.until_s, now + pause_s), strikes=strikes)
+            pause_s = min(BAN_MAX_S, BAN_BASE_S * 2.0 ** min(strikes - 1, 16))
+            after = replace(before, strikes=strikes, failed_until_s=max(before.failed_until_s, now + pause_s))
+        self._bans[peer] = after
 
     def record_success(self, peer: PeerId) -> None:
         """`peer` did what it was asked to: its failures are forgotten."""
         self._bans.pop(peer, None)
+
+
+class Returns:
+    """Tells who has come back of those that failed, by what servers say of themselves. It knows no clock either.
+
+    Records outlive their servers, and the newest may have been written a moment before the death. So the first reading
+    of the DHT that began after a failure only says where things stood; a record that is newer than that one was
+    written by a living server. It proves that the announcing process lives, which is enough for one whose connection
+    was lost. One that was silent or broken may announce itself all the while: it must have been away, and be back.
+    """
+
+    def __init__(self) -> None:
+        self._watched: dict[PeerId, _Gone] = {}
+
+    def record_failure(self, peer: PeerId, kind: str, *, readings: int) -> None:
+        """`peer` failed when so many readings had begun; `kind` as in `events.PeerFailed`."""
+        if kind not in ("busy", "slow", "expired"):
+            self._watched[peer] = _Gone(since=readings, may_announce=kind in ("silent", "broken"))
+
+    def back(self, reading: int, online: Mapping[PeerId, float]) -> tuple[PeerId, ...]:
+        """Who is back by the reading of this number: `online` has when each server's newest record ends.
+
+        Those are not watched any more. A peer whose record says anything but that it serves is not in `online`.
+        """
+        returned = tuple(peer for peer, gone in self._watched.items() if gone.returned(reading, online.get(peer)))
+        for peer in returned:
+            del self._watched[peer]
+        return returned
+
+
+@dataclass(kw_only=True)
+class _Gone:
+    since: int
+    may_announce: bool
+    looked: bool = False
+    ends: float | None = None
+
+    def returned(self, reading: int, ends: float | None) -> bool:
+        if reading <= self.since:
+            return False
+        if ends is not None and self.looked:
+            return self.ends is None or (ends > self.ends and not self.may_announce)
+        self.looked, self.ends = True, ends
+        return False
 
 
 def choose_with_bans(
@@ -140,15 +198,18 @@ def choose_with_bans(
 ) -> Route | NoRoute:
     """As `choose_route`, without the banned and without those in `tried`.
 
-    Where that leaves blocks without a server, the bans of their holders are lifted for this choice: a server that
-    failed a while ago is better than none. Those in `tried` stay out; a `NoRoute` names what only they could serve.
+    Where that leaves blocks without a server, the bans of their holders are lifted for this choice, first of those
+    that are merely slow: a server that failed a while ago is better than none. Those in `tried` stay out; a `NoRoute`
+    names what only they could serve.
     """
     banned = bans.banned(now)
-    route = choose_route(offers, need, avoid=banned | tried, cache_tokens=cache_tokens)
-    if isinstance(route, Route):
-        return route
-    lifted = {offer.peer for offer in offers for gap in route.missing if offer.blocks.intersection(gap)}
-    return choose_route(offers, need, avoid=(banned - lifted) | tried, cache_tokens=cache_tokens)
+    for still in (bans.banned(now, slow=False), frozenset[PeerId]()):
+        route = choose_route(offers, need, avoid=banned | tried, cache_tokens=cache_tokens)
+        if isinstance(route, Route):
+            return route
+        holders = {offer.peer for offer in offers for gap in route.missing if offer.blocks.intersection(gap)}
+        banned -= holders - still
+    return choose_route(offers, need, avoid=banned | tried, cache_tokens=cache_tokens)
 
 
 # --- the shortest path ------------------------------------------------------------------------------------------

@@ -9,10 +9,14 @@ import sys
 from pathlib import Path
 
 from swarmctl.blocks import PeerId
+from swarmctl.store import NodeFiles, write_peer
 
 
 def ensure_identity(path: Path) -> PeerId:
-    """The peer id of the key at `path`, which is made if it is not there. The folder must exist."""
+    """The peer id of the key at `path`, a node's `identity.key`, which is made if it is not there.
+
+    The folder must exist.
+    """
     from hivemind.p2p import P2P, PeerID
 
     if not path.exists():
@@ -21,7 +25,10 @@ def ensure_identity(path: Path) -> PeerId:
         partial.unlink(missing_ok=True)
         P2P.generate_identity(str(partial))
         partial.replace(path)
-    return PeerId(PeerID.from_identity(path.read_bytes()).to_base58())
+    peer = PeerId(PeerID.from_identity(path.read_bytes()).to_base58())
+    # So that the next one who asks need not import hivemind.
+    write_peer(NodeFiles(folder=path.parent, sockets=path.parent), peer)
+    return peer
 
 
 def main(arguments: list[str]) -> int:

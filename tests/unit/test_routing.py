@@ -249,67 +249,7 @@ def test_the_order_of_the_offers_does_not_matter(
     )
 
 
-# --- bans -------------------------------------------------------------------------------------------------------
-
-P, Q = PeerId("p"), PeerId("q")
-
-
-def test_bans_double_with_each_failure_up_to_a_minute() -> None:
-    bans, now, lasted = BanList(), 100.0, []
-    for _ in range(7):
-        bans.record_failure(P, now, "lost")
-        end = next(after for after in range(1, 200) if P not in bans.banned(now + after))
-        lasted.append(end)
-        now += end
-    assert lasted == [5, 10, 20, 40, 60, 60, 60]
-
-
-def test_a_peer_that_always_failed_is_still_banned_for_a_minute() -> None:
-    bans = BanList()
-    for strike in range(2000):
-        bans.record_failure(P, float(strike), "silent")
-    assert P in bans.banned(1999.0 + 59.9)
-    assert P not in bans.banned(1999.0 + 60.0)
-
-
-def test_a_success_ends_the_ban_and_forgets_the_failures() -> None:
-    bans = BanList()
-    bans.record_failure(P, 0.0, "lost")
-    bans.record_failure(P, 0.0, "lost")
-    bans.record_failure(Q, 0.0, "lost")
-    bans.record_success(P)
-    assert bans.banned(0.0) == {Q}
-    bans.record_failure(P, 0.0, "lost")
-    assert P not in bans.banned(5.0)
-
-
-def test_a_busy_server_is_left_alone_for_two_seconds_and_earns_no_strike() -> None:
-    bans = BanList()
-    for moment in (0.0, 2.0, 4.0):
-        bans.record_failure(P, moment, "busy")
-    assert P in bans.banned(5.9)
-    assert P not in bans.banned(6.0)
-    bans.record_failure(P, 10.0, "broken")
-    assert P not in bans.banned(15.0)
-
-
-def test_being_busy_does_not_shorten_a_ban() -> None:
-    bans = BanList()
-    bans.record_failure(P, 0.0, "lost")
-    bans.record_failure(P, 1.0, "busy")
-    assert P in bans.banned(4.9)
-
-
-def test_an_expired_stream_bans_nobody() -> None:
-    bans = BanList()
-    bans.record_failure(P, 0.0, "expired")
-    assert bans.banned(0.0) == frozenset()
-
-
-def test_a_success_of_a_peer_that_never_failed_changes_nothing() -> None:
-    bans = BanList()
-    bans.record_success(P)
-    assert bans.banned(0.0) == frozenset()
+# --- with bans -------------------------------------------------------------------------------------------------
 
 
 def banning(*ids: str) -> BanList:
@@ -342,20 +282,33 @@ def test_bans_are_lifted_only_for_holders_of_blocks_that_nobody_else_has() -> No
     assert text(choose_with_bans(offers, NEED, bans=banning("a", "c"), now=1.0)) == "b=0:4 c=4:8"
 
 
+def test_a_slow_server_is_taken_before_one_that_failed_whatever_they_cost() -> None:
+    offers = [offer("failed", rps=500.0), offer("slow", rps=10.0)]
+    bans = banning("failed")
+    bans.record_failure(PeerId("slow"), 0.0, "slow")
+    assert text(choose_with_bans(offers, NEED, bans=bans, now=1.0)) == "slow=0:8"
+    halves = [offer("failed", "0:8"), offer("slow", "0:4")]
+    assert text(choose_with_bans(halves, NEED, bans=bans, now=1.0)) == "failed=0:8"
+
+
 def test_a_block_that_only_tried_peers_have_is_missing_and_the_banned_ones_are_not() -> None:
     offers = [offer("a", "0:4"), offer("c", "4:8")]
     route = choose_with_bans(offers, NEED, bans=banning("a"), now=1.0, tried=peers("c"))
     assert route == NoRoute(missing=(BlockRange(4, 8),))
 
 
-@given(swarms(), st.sets(st.sampled_from("abcde")), st.sets(st.sampled_from("abcde")))
+SOME = st.sets(st.sampled_from("abcde"))
+
+
+@given(swarms(), SOME, SOME, SOME)
 def test_bans_never_make_a_block_unreachable(
-    swarm: tuple[list[Offer], BlockRange, int], banned: set[str], tried: set[str]
+    swarm: tuple[list[Offer], BlockRange, int], banned: set[str], slow: set[str], tried: set[str]
 ) -> None:
     offers, need, cache_tokens = swarm
-    with_bans = choose_with_bans(
-        offers, need, bans=banning(*banned), now=1.0, tried=peers(*tried), cache_tokens=cache_tokens
-    )
+    bans = banning(*banned)
+    for each in slow:
+        bans.record_failure(PeerId(each), 0.0, "slow")
+    with_bans = choose_with_bans(offers, need, bans=bans, now=1.0, tried=peers(*tried), cache_tokens=cache_tokens)
     without = choose_route(offers, need, avoid=peers(*tried), cache_tokens=cache_tokens)
     if isinstance(without, NoRoute):
         assert with_bans == without
