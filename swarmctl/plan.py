@@ -183,7 +183,9 @@ def _common_differences(spec: SwarmSpec, node: NodeSpec | BootstrapSpec, found: 
         return
     host = spec.hosts[node.host]
     yield from _changed("host", found.host, node.host)
-    yield from _changed("address", launch.announce_ip, host.address)
+    announce = node.announce if isinstance(node, NodeSpec) else None
+    yield from _changed("address", launch.announce_ip, announce.ip if announce else host.address)
+    yield from _changed("announced port", launch.announce_port, announce.port if announce else None)
     if node.port is not None:
         yield from _changed("port", launch.port, node.port)
     yield from _changed("model", launch.model_source, spec.model.source)

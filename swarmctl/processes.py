@@ -17,6 +17,7 @@ MARK = "SWARMCTL_NODE"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _DEAD = frozenset("ZXx")
+_STOPPED = frozenset("Tt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,17 @@ def is_alive(pid: int | None, started: int | None) -> bool:
         return False
     process = read_process(pid)
     return process is not None and process.started == started
+
+
+def is_stopped(pid: int | None, started: int | None) -> bool:
+    """True if exactly this process lives and is stopped by a signal."""
+    if not is_alive(pid, started):
+        return False
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return text.rpartition(")")[2].split()[0] in _STOPPED
 
 
 def send(pid: int | None, started: int | None, number: signal.Signals) -> bool:

@@ -40,12 +40,21 @@ def sweep_clients(run: Path) -> None:
             sweep(folder)
 
 
+def living_clients(run: Path) -> tuple[int, ...]:
+    """The processes of clients that still live; what they hold cannot be swept yet."""
+    return tuple(pid for folder in run.glob("client-*") for pid in _written(pids_file(folder)) if _lives(pid))
+
+
 def _dead(written: Path) -> tuple[int, ...]:
+    return tuple(pid for pid in _written(written) if not _lives(pid))
+
+
+def _written(pids: Path) -> tuple[int, ...]:
     try:
-        words = written.read_text(encoding="ascii", errors="ignore").split()
+        words = pids.read_text(encoding="ascii", errors="ignore").split()
     except OSError:
         return ()
-    return tuple(pid for pid in sorted({int(word) for word in words if word.isdigit()}) if not _lives(pid))
+    return tuple(sorted({int(word) for word in words if word.isdigit()}))
 
 
 def _lives(pid: int) -> bool:
@@ -56,7 +65,9 @@ def _lives(pid: int) -> bool:
     except PermissionError:
         return True
     try:
-        # A zombie holds nothing any more; it only waits for its parent, which may take its time.
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+        # A zombie holds nothing any more; it only waits for its parent, which may take its time. One that is just
+        # ending has no memory left, and looks alive in all else.
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        return state != "Z" and Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[0] != "0"
     except OSError:
         return False

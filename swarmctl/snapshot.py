@@ -70,13 +70,22 @@ class Announcement:
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """A one-token forward through a server's first block. `latency_ms` is None if it did not answer."""
+    """What a bootstrap peer's own looks at a server amount to: it computes, or does not.
+
+    `latency_ms`: of a one-token forward through its first block, None if none was answered. `ours`: it answers
+    swarmctl's heartbeat and so runs with swarmctl's patches; None: it has answered nothing yet. `graphs`: what its
+    steps of one token do on CUDA, "by-shape" or "eager". `busy_s`: for how long it has been computing one task, 0 if
+    it is idle. The last two are None for a stock server.
+    """
 
     peer: PeerId
     ok: bool
     age_s: float
     latency_ms: float | None = None
     reason: str | None = None
+    ours: bool | None = None
+    graphs: str | None = None
+    busy_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +159,10 @@ class Snapshot:
     def replicas(self) -> tuple[NodeFacts, ...]:
         """The nodes that count: declared, ONLINE, probed."""
         return tuple(node for node in self.nodes if node.state is NodeState.ONLINE)
+
+    def stock(self) -> tuple[NodeFacts, ...]:
+        """The nodes that count and run without swarmctl's patches."""
+        return tuple(node for node in self.replicas() if node.probe is not None and node.probe.ours is False)
 
 
 def judge_node(facts: NodeFacts) -> NodeState:

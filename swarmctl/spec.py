@@ -95,14 +95,29 @@ class BootstrapSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """Where a node is reached: an IPv4 address and a TCP port."""
+
+    ip: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.ip}:{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeSpec:
-    """One block server. `gpu` None: no card is pinned. `port` None: chosen at start and kept in the record."""
+    """One block server. `gpu` None: no card is pinned. `port` None: chosen at start and kept in the record.
+
+    `announce`: what others are told instead of the host's address and `port`, where something forwards to these.
+    """
 
     name: NodeName
     host: HostName
     blocks: BlockRange
     gpu: int | None = None
     port: int | None = None
+    announce: Endpoint | None = None
     settings: ServerSettings = field(default_factory=ServerSettings)
 
 
@@ -110,14 +125,15 @@ class NodeSpec:
 class ClientSpec:
     """How `generate` behaves. Seconds end in `_s`.
 
-    A server whose answer is later than `suspect_after_s` (or three times as late as lately) is pinged, and given up if
-    it does not answer that either. `step_timeout_s` bounds one request to one server; `recover_timeout_s` bounds the
+    A server whose answer is later than `suspect_after_s` (or four times as late as lately) is suspected: another one is
+    fed the session's history beside it, and the first complete answer wins. It is given up if its computing process
+    does not answer a look either. `step_timeout_s` bounds one request to one server; `recover_timeout_s` bounds the
     wait for a server that can take a failed span over. `max_length` None: what prompt and new tokens need. With
     `allow_strangers` the client also routes to peers that the file does not name.
     """
 
     connect_timeout_s: float = 3.0
-    suspect_after_s: float = 1.0
+    suspect_after_s: float = 0.5
     step_timeout_s: float = 15.0
     recover_timeout_s: float = 60.0
     update_period_s: float = 5.0

@@ -112,7 +112,8 @@ class Launch:
     """What a runner is told to start; the whole of it, so that a restart needs nothing else.
 
     `kind` is "bootstrap" or "server". `blocks` is None for a bootstrap. `initial_peers` are full multiaddrs with
-    peer ids, empty for the first bootstrap. `listen_ip` is what libp2p binds, `announce_ip` what it tells others.
+    peer ids, empty for the first bootstrap. `listen_ip` and `port` are what libp2p binds, `announce_ip` and
+    `announce_port` (None: `port`) what it tells others.
     `settings` are the fields of `ServerSettings`. `gpu` None: no card is pinned. `roster` are the declared peers.
     """
 
@@ -137,6 +138,17 @@ class Launch:
     gpu: int | None = None
     settings: dict[str, Any] | None = None
     roster: tuple[str, ...] = ()
+    announce_port: int | None = None
+
+    @property
+    def announced(self) -> str:
+        """The multiaddr that others dial, without the peer id."""
+        return f"/ip4/{self.announce_ip}/tcp/{self.announce_port or self.port}"
+
+    @property
+    def address(self) -> str:
+        """The multiaddr that others join through."""
+        return f"{self.announced}/p2p/{self.peer}"
 
     @property
     def block_range(self) -> BlockRange:
@@ -197,7 +209,11 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedServer:
-    """One peer as a bootstrap sees it: its newest DHT record, and the newest probe. Times are UTC epoch seconds."""
+    """One peer as a bootstrap sees it: its newest DHT record, and the newest probe. Times are UTC epoch seconds.
+
+    `ours`: it answers swarmctl's heartbeat; None until it has answered anything. `graphs` and `busy_s` are what the
+    heartbeat says, see `upstream.heartbeat.Beat`.
+    """
 
     peer: PeerId
     state: str
@@ -216,6 +232,9 @@ class ObservedServer:
     probe_ok: bool | None = None
     probe_ms: float | None = None
     probe_reason: str | None = None
+    ours: bool | None = None
+    graphs: str | None = None
+    busy_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +288,23 @@ def read_record(files: NodeFiles) -> Record | None:
         return None
     raw["argv"], raw["addresses"] = tuple(raw["argv"]), tuple(raw["addresses"])
     return Record(**raw)
+
+
+def read_peer(files: NodeFiles) -> PeerId | None:
+    """The peer id of the node's key, or None if there is no key or the sidecar is about another one."""
+    sidecar = _read(files.peer)
+    if sidecar is None or not files.identity.is_file():
+        return None
+    return PeerId(sidecar["peer"]) if sidecar.get("sha256") == _digest(files.identity) else None
+
+
+def write_peer(files: NodeFiles, peer: PeerId) -> None:
+    """Note the peer id beside the key that it belongs to."""
+    write_json(files.peer, {"peer": peer, "sha256": _digest(files.identity)})
+
+
+def _digest(key: Path) -> str:
+    return hashlib.sha256(key.read_bytes()).hexdigest()
 
 
 def read_kill_order(files: NodeFiles) -> KillOrder | None:

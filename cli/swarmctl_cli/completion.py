@@ -39,6 +39,15 @@ def presets(incomplete: str) -> list[tuple[str, str]]:
     return [(name, about) for name, about in config.presets().items() if name.startswith(incomplete)]
 
 
+def cells(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of the cells that `verify recovery` has in its lists."""
+    from swarmctl.matrix import QUICK, full
+
+    given = set(_words(ctx))
+    names = dict.fromkeys(map(str, (*QUICK, *full())))
+    return [name for name in names if name.startswith(incomplete) and name not in given]
+
+
 def _file(ctx: typer.Context) -> Mapping[str, Any]:
     import yaml
 

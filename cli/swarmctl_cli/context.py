@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from swarmctl.blocks import NodeName
     from swarmctl.operations.site import Site
     from swarmctl.spec import SwarmSpec
+    from swarmctl_cli.attempt import Trying
 
 _SWARM_COMMAND = re.compile(
     r"\bswarmctl (?=(?:up|down|plan|status|ps|logs|kill|restart|generate|verify|config)\b)(?!.*(?: -c |--config))"
@@ -34,6 +35,7 @@ class Run:
 
     `interrupt_note`: what the user is told after Ctrl-C; a command sets it before it changes anything.
     `open_site` makes a site of a spec, the state folder and the run folder; None: the hosts as they are.
+    `try_cells` has the cells of `verify recovery` tried; None: on real swarms.
     """
 
     out: Output
@@ -46,6 +48,7 @@ class Run:
     timeout_s: float | None = None
     interrupt_note: str | None = None
     open_site: Callable[[SwarmSpec, Path, Path], Site] | None = None
+    try_cells: Trying | None = None
     _spec: SwarmSpec | None = field(default=None, repr=False)
 
     @classmethod

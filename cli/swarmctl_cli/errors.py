@@ -41,6 +41,12 @@ class FaultMissed(SwarmctlError):
         )
 
 
+class VerdictUnknown(SwarmctlError):
+    """Nothing went wrong, but some faults did not bite, so that it is not known whether anything would have."""
+
+    exit_code = ExitCode.UNKNOWN_VERDICT
+
+
 class InternalError(SwarmctlError):
     """A fault in swarmctl itself: an exception that nobody planned for."""
 

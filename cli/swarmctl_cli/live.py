@@ -13,8 +13,9 @@ from rich.live import Live
 from rich.text import Text
 
 from swarmctl.events import Event, EventSink
+from swarmctl.trial import Progress
 from swarmctl_cli.output import Format, Output
-from swarmctl_cli.views import failover, rollout, symbols
+from swarmctl_cli.views import failover, recovery_live, rollout, symbols
 
 S = TypeVar("S")
 
@@ -75,10 +76,15 @@ def progress_bar(out: Output, title: str) -> Iterator[Callable[[int, int], None]
 
         yield say
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich import progress as bars
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=out.words, transient=True) as bar:
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+    )
+    with bars.Progress(*columns, console=out.words, transient=True) as bar:
         task = bar.add_task(title, total=None, visible=False)
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
@@ -128,6 +134,40 @@ def follow_rollout(out: Output) -> AbstractContextManager[EventSink]:
             line=lambda _state, event: rollout.line(event),
         ),
     )
+
+
+@contextmanager
+def follow_trials(out: Output) -> Iterator[Callable[[Progress], None]]:
+    """A sink for `verify recovery`, on stderr: a line a cell; on a terminal also what runs now, and for how long."""
+    chosen = symbols.choose(out.ascii_only)
+    if not out.live:
+
+        def tell(progress: Progress) -> None:
+            said = recovery_live.line(progress, chosen)
+            if said is not None:
+                out.say(said)
+
+        yield tell
+        return
+    from rich import progress as bars
+
+    spinner = bars.SpinnerColumn("line" if out.ascii_only else "dots")
+    columns = (spinner, bars.TextColumn("{task.description}"), bars.TimeElapsedColumn())
+    with bars.Progress(*columns, console=out.words, transient=True) as shown:
+        task: bars.TaskID | None = None
+
+        def sink(progress: Progress) -> None:
+            nonlocal task
+            said = recovery_live.line(progress, chosen)
+            if said is not None:
+                shown.console.print(said)
+            now = recovery_live.running(progress)
+            # A new task starts at zero: the time is that of the cell, not of the whole run.
+            if task is not None:
+                shown.remove_task(task)
+            task = None if now is None else shown.add_task(now, total=None)
+
+        yield sink
 
 
 def transcript(out: Output, *, stream_text: bool) -> Transcript[failover.SessionView]:

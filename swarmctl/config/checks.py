@@ -112,6 +112,24 @@ def check_addresses(reading: Reading, draft: Draft) -> None:
             reading.report(("hosts", host.name, "address"), message, hint=hint, at_key=True)
 
 
+def check_announced(reading: Reading, draft: Draft) -> None:
+    """What is forwarded leads to a port that stays, to one node, and from everywhere that the swarm is."""
+    distant = any(node.host.ssh for node in draft.nodes if node.host)
+    taken: dict[str, str] = {}
+    for node in draft.nodes:
+        path: Path = ("nodes", node.name, "announce")
+        if node.announce is None:
+            continue
+        if node.port is None and reading.usable("nodes", node.name, "port"):
+            message = "needs a port of its own; what forwards to this node must know where to"
+            reading.report(path, message, hint=f"port: {node.announce.port}")
+        if distant and _means_myself(node.announce.ip):
+            reading.report(path, f"{node.announce.ip} cannot be reached from other machines")
+        first = taken.setdefault(str(node.announce), node.name)
+        if first != node.name:
+            reading.report(path, f"{node.announce} is announced by {first} already")
+
+
 def _means_myself(address: str) -> bool:
     try:
         parsed = ipaddress.ip_address(address)

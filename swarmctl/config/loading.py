@@ -84,6 +84,7 @@ def _resolve(reading: Reading, base: Path) -> SwarmSpec | None:
     checks.check_machines(reading, draft)
     checks.check_addresses(reading, draft)
     checks.check_ports(reading, draft)
+    checks.check_announced(reading, draft)
     checks.check_cards(reading, draft)
     checks.check_devices(reading, draft, model)
     checks.check_blocks(reading, draft, model.spec if model else None, policy)
@@ -109,6 +110,7 @@ def _node(node: Placed) -> NodeSpec | None:
         blocks=node.blocks,
         gpu=node.gpu,
         port=node.port,
+        announce=node.announce,
         # What was judged is what runs: without this petals would take a card that the file does not list.
         settings=replace(node.settings, device=checks.device_of(node)),
     )

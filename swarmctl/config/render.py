@@ -119,4 +119,11 @@ def _host(host: HostSpec) -> dict[str, Any]:
 
 def _node(node: NodeSpec, own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     different = {key: value for key, value in own.items() if value != defaults[key]}
-    return _Inline(host=str(node.host), gpu=node.gpu, blocks=_Quoted(str(node.blocks)), port=node.port, **different)
+    return _Inline(
+        host=str(node.host),
+        gpu=node.gpu,
+        blocks=_Quoted(str(node.blocks)),
+        port=node.port,
+        announce=None if node.announce is None else _Quoted(str(node.announce)),
+        **different,
+    )

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from swarmctl.blocks import BlockRange, HostName, NodeName, parse_range
 from swarmctl.config.document import Path
+from swarmctl.config.endpoints import parse_endpoint
 from swarmctl.config.reading import Reading, listed, nearest
 from swarmctl.config.schema import NodeSection, SettingsSection
-from swarmctl.spec import BootstrapSpec, ClientSpec, Domain, HostSpec, RedundancyPolicy, ServerSettings
+from swarmctl.spec import BootstrapSpec, ClientSpec, Domain, Endpoint, HostSpec, RedundancyPolicy, ServerSettings
 
 _SWARM_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$")
 _HOST_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
@@ -32,6 +33,7 @@ class Placed:
     blocks: BlockRange | None
     gpu: int | None
     port: int | None
+    announce: Endpoint | None
     settings: ServerSettings
     auto: bool = False
 
@@ -191,6 +193,7 @@ def _resolve_node(reading: Reading, name: str, section: NodeSection, hosts: Host
         blocks=parse_range(section.blocks) if section.blocks and section.blocks != "auto" else None,
         gpu=gpu,
         port=section.port,
+        announce=parse_endpoint(section.announce) if section.announce else None,
         settings=settings,
         auto=section.blocks == "auto",
     )

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from swarmctl.blocks import parse_range
 from swarmctl.config.durations import parse_duration
+from swarmctl.config.endpoints import parse_endpoint
 from swarmctl.spec import ClientSpec, RedundancyPolicy, ServerSettings
 
 REQUIRED: Mapping[str, tuple[str, ...]] = {
@@ -46,6 +47,15 @@ def _blocks(written: object) -> object:
     return written
 
 
+def _endpoint(written: object) -> object:
+    if written is None:
+        return None
+    try:
+        return str(parse_endpoint(written))
+    except ValueError as error:
+        raise _not_so(str(error)) from error
+
+
 def _switch(written: object) -> bool:
     # Other YAML readers take on and off for true and false, and may have written the file.
     if written in ("on", "off") or isinstance(written, bool):
@@ -74,6 +84,18 @@ Blocks = Annotated[
     str | None,
     BeforeValidator(_blocks),
     WithJsonSchema({"type": "string", "pattern": r"^\s*\d+\s*:\s*\d+\s*$", "examples": ["0:8"]}),
+]
+EndpointText = Annotated[
+    str | None,
+    BeforeValidator(_endpoint),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": r"^\d+\.\d+\.\d+\.\d+:\d+$", "examples": ["203.0.113.5:31340"]},
+                {"type": "null"},
+            ]
+        }
+    ),
 ]
 Switch = Annotated[
     bool,
@@ -140,6 +162,10 @@ class NodeSection(SettingsSection):
     )
     blocks: Blocks = Field(default=None, description='Blocks to serve, START:END without END, e.g. "0:8".')
     port: Port | None = Field(default=None, description="TCP port; null: a free one, chosen at the first start.")
+    announce: EndpointText = Field(
+        default=None,
+        description="IP:PORT at which others reach it, if something forwards to it; null: the host's address and port.",
+    )
 
 
 class BootstrapSection(Section):
@@ -197,7 +223,8 @@ class ClientSection(Section):
         default=_CLIENT.connect_timeout_s, description="How long a server may take to accept a connection."
     )
     suspect_after: Duration = Field(
-        default=_CLIENT.suspect_after_s, description="How late an answer may be before its server is pinged."
+        default=_CLIENT.suspect_after_s,
+        description="How late an answer may be before another server is asked beside it.",
     )
     step_timeout: Duration = Field(
         default=_CLIENT.step_timeout_s, description="How long a server may take to answer one request."

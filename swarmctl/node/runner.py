@@ -52,7 +52,6 @@ class Runner:
         self._status: int | None = None
         self._pump: Pump | None = None
         pid = os.getpid()
-        address = f"/ip4/{launch.announce_ip}/tcp/{launch.port}/p2p/{launch.peer}"
         self._record = Record(
             node=launch.node,
             kind=launch.kind,
@@ -64,7 +63,7 @@ class Runner:
             child_pid=None,
             child_started=None,
             started_at=_now(),
-            addresses=(address,),
+            addresses=(launch.address,),
         )
 
     def run(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from importlib import metadata
@@ -12,6 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from swarmctl.errors import ConfigError, SwarmctlError
+from swarmctl.operations.site import Site
+from swarmctl.operations.site import open_site as open_here
+from swarmctl.operations.status import read_snapshot
+from swarmctl.snapshot import Snapshot
+from swarmctl.spec import SwarmSpec
 
 PETALS = "2.2.0.post1"
 PETALS_REMEDY = f"pip install --no-deps petals=={PETALS}"
@@ -20,6 +26,8 @@ _MODULES = ("torch", "hivemind", "transformers")
 # sockaddr_un.sun_path holds 108 bytes with its closing zero
 _SOCKET_PATH_BYTES = 107
 _SOCKET_NAME = "/0123abcd/p2pclient-XXXXXXXXXXX.sock"
+
+OpenSite = Callable[[SwarmSpec, Path, Path], Site]
 
 
 class Level(str, Enum):
@@ -67,19 +75,22 @@ class Diagnosis:
         return all(check.level is not Level.FAILED for check in self.checks)
 
 
-def examine(*, state: Path, run: Path, config: Path | None = None, deep: bool = False) -> Diagnosis:
+def examine(
+    *, state: Path, run: Path, config: Path | None = None, deep: bool = False, open_site: OpenSite | None = None
+) -> Diagnosis:
     """Look at the interpreter, the packages, the folders and the swarm file; imports neither petals nor torch.
 
     Args:
         state: the folder for the files of swarms; need not exist.
         run: the folder for sockets; need not exist.
-        config: the swarm file, None if there is none.
+        config: the swarm file, None if there is none. If its swarm is up, its servers are looked at too.
         deep: also import petals (some seconds) and compare what is patched with what was verified.
+        open_site: the way to the swarm's hosts, from its file and the two folders; this machine's own if None.
     """
     checks = [_python(), _system(), *_packages(), *map(_module, _MODULES), _petals()]
     checks += [_folder("state folder", state), _folder("run folder", run), _socket_paths(run)]
     if config is not None:
-        checks.append(_config(config))
+        checks += _swarm(config, lambda spec: (open_site or _open_here)(spec, state, run))
     patches = _patches(deep=deep and all(check.level is not Level.FAILED for check in checks))
     drifted = [note.name for note in patches if note.drift]
     if drifted:
@@ -161,16 +172,38 @@ def _socket_paths(run: Path) -> Check:
     return Check(name="socket paths", level=Level.FAILED, found=found, hint="export SWARMCTL_RUN=/tmp/swarmctl")
 
 
-def _config(path: Path) -> Check:
+def _swarm(path: Path, site_of: Callable[[SwarmSpec], Site]) -> list[Check]:
     from swarmctl import config
 
     try:
         spec = config.load(path)
     except ConfigError as error:
         found = f"{path}: {max(1, len(error.findings))} faults" if error.findings else error.message
-        return Check(name="swarm file", level=Level.FAILED, found=found, hint=f"swarmctl config validate -c {path}")
+        hint = f"swarmctl config validate -c {path}"
+        return [Check(name="swarm file", level=Level.FAILED, found=found, hint=hint)]
     nodes = f"{len(spec.nodes)} nodes on {len(spec.hosts)} hosts"
-    return Check(name="swarm file", level=Level.OK, found=f"{path}: swarm {spec.name}, {nodes}")
+    fit = Check(name="swarm file", level=Level.OK, found=f"{path}: swarm {spec.name}, {nodes}")
+    try:
+        snapshot = read_snapshot(site_of(spec))
+    except SwarmctlError:
+        return [fit]  # a file for other machines, or folders that were found wanting above
+    return [fit, *_servers(snapshot, path)]
+
+
+def _servers(snapshot: Snapshot, path: Path) -> list[Check]:
+    """Do the servers that compute run with the patches? Nothing where a bootstrap peer sees none."""
+    online, stock = len(snapshot.replicas()), [node.name for node in snapshot.stock()]
+    if not online:
+        return []
+    if not stock:
+        return [Check(name="servers", level=Level.OK, found=f"{online} online, all with swarmctl's patches")]
+    found = f"{online} online, of which without swarmctl's patches: {', '.join(stock)}"
+    hint = f"swarmctl restart {' '.join(stock)} -c {path}"
+    return [Check(name="servers", level=Level.WARNING, found=found, hint=hint)]
+
+
+def _open_here(spec: SwarmSpec, state: Path, run: Path) -> Site:
+    return open_here(spec, state, run, python=sys.executable)
 
 
 def _patches(*, deep: bool) -> tuple[PatchNote, ...]:

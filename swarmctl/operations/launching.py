@@ -108,6 +108,7 @@ def launch_for(
     files = site.transport(node.host).layout.node(name)
     model = site.spec.model
     server = isinstance(node, NodeSpec)
+    announce = node.announce if isinstance(node, NodeSpec) else None
     return Launch(
         kind="server" if server else "bootstrap",
         swarm=site.spec.name,
@@ -115,7 +116,8 @@ def launch_for(
         peer=peers[name],
         port=port,
         listen_ip=listen_ip(host),
-        announce_ip=host.address,
+        announce_ip=announce.ip if announce else host.address,
+        announce_port=announce.port if announce else None,
         initial_peers=tuple(initial_peers),
         identity=os.fspath(files.identity),
         sockets=os.fspath(files.sockets),
@@ -158,7 +160,7 @@ def start(site: Site, names: Sequence[NodeName], peers: Mapping[NodeName, PeerId
         launch = launch_for(site, name, peers=peers, port=ports[name], initial_peers=through)
         site.transport(declared(site)[name].host).start_runner(launch)
         if name in bootstraps:
-            joinable[name] = _address(launch)
+            joinable[name] = launch.address
 
 
 def _when_settled(site: Site, names: Sequence[NodeName]) -> dict[NodeName, Hosted]:
@@ -173,8 +175,4 @@ def _when_settled(site: Site, names: Sequence[NodeName]) -> dict[NodeName, Hoste
 
 def _address_of(found: Hosted) -> str | None:
     node = found.node
-    return _address(node.launch) if node.running and node.launch is not None else None
-
-
-def _address(launch: Launch) -> str:
-    return f"/ip4/{launch.announce_ip}/tcp/{launch.port}/p2p/{launch.peer}"
+    return node.launch.address if node.running and node.launch is not None else None

@@ -210,6 +210,9 @@ def _probe(server: ObservedServer, process: ProcessFact, epoch: float) -> Probe 
         age_s=age_s,
         latency_ms=server.probe_ms if server.probe_ok else None,
         reason=server.probe_reason,
+        ours=server.ours,
+        graphs=server.graphs,
+        busy_s=server.busy_s,
     )
 
 

@@ -43,7 +43,7 @@ class FakeTransport:
     """A `Transport` without a host. `commands` answers `run`; by default identities and ports are made up.
 
     `stuck` names phases that nodes do not get beyond; `doomed` gives the way in which nodes end when they start
-    to load.
+    to load; those in `stock` answer no heartbeat of ours.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class FakeTransport:
         self.commands_run: list[tuple[str, ...]] = []
         self.stuck: dict[NodeName, str] = {}
         self.doomed: dict[NodeName, str] = {}
+        self.stock: set[NodeName] = set()
         self._clock = clock
         self._commands = commands or _answer
         self._nodes: dict[NodeName, _Node] = {}
@@ -88,7 +89,7 @@ class FakeTransport:
             child_pid=self._ticks + 10_000,
             child_started=self._ticks,
             started_at=self._clock.now().isoformat(),
-            addresses=(f"/ip4/{launch.announce_ip}/tcp/{launch.port}/p2p/{launch.peer}",),
+            addresses=(launch.address,),
         )
         lines = before.lines if before is not None else []
         self._nodes[name] = _Node(
@@ -184,6 +185,7 @@ class FakeTransport:
                     probed_at=now if online else None,
                     probe_ok=True if online else None,
                     probe_ms=5.0 if online else None,
+                    ours=NodeName(node.launch.node) not in self.stock if online else None,
                 )
             )
         return Observation(observer=observer, written_at=now, servers=tuple(servers))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import json
 import os
 import shutil
 import signal as signals
@@ -15,10 +13,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from swarmctl import locks, ports, processes, scratch, store
-from swarmctl.blocks import NodeName, PeerId
+from swarmctl.blocks import NodeName
 from swarmctl.errors import Locked, NodeFailed, Refused
 from swarmctl.processes import ProcessSeen
-from swarmctl.store import KillOrder, Launch, Layout, NodeFiles, Record
+from swarmctl.store import KillOrder, Launch, Layout, NodeFiles, Record, read_peer, write_peer
 from swarmctl.transport.base import KILLED, HostedNode, Order
 
 T = TypeVar("T")
@@ -79,22 +77,6 @@ def _of_node(
     group = processes.members(table, record.child_pid, record.child_started, mark=str(files.folder))
     tree = (runner, *processes.below(table, runner.pid)) if runner is not None else ()
     return tuple({process.pid: process for process in (*tree, *group)}.values())
-
-
-def read_peer(files: NodeFiles) -> PeerId | None:
-    """The peer id of the node's key, or None if there is no key or the sidecar is about another one."""
-    try:
-        sidecar = json.loads(files.peer.read_text(encoding="utf-8"))
-        digest = hashlib.sha256(files.identity.read_bytes()).hexdigest()
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
-        return None
-    return PeerId(sidecar["peer"]) if sidecar.get("sha256") == digest else None
-
-
-def write_peer(files: NodeFiles, peer: PeerId) -> None:
-    """Note the peer id beside the key that it belongs to."""
-    digest = hashlib.sha256(files.identity.read_bytes()).hexdigest()
-    store.write_json(files.peer, {"peer": peer, "sha256": digest})
 
 
 def start(layout: Layout, launch: Launch, runtime: Runtime) -> int:

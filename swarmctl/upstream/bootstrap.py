@@ -1,22 +1,22 @@
 """The child program of a bootstrap node: a DHT peer that others join through, and that observes the swarm.
 
-It holds the DHT anyway, so it is the cheapest place to look from. Once a second it reads what servers announce,
-probes them by real work (a one-token forward through a server's first block, answered by the process that computes),
-and writes `observed.json`; `status` and every judgement read that file, and need neither torch nor a peer of their own.
+It holds the DHT anyway, so it is the cheapest place to look from. It reads what servers announce, asks each of them
+once a second whether it is there, and now and then for real work (a one-token forward through its first block), and
+writes `observed.json`; `status` and every judgement read that file, and need neither torch nor a peer of their own.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import logging
 import math
 import signal
 import sys
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swarmctl import scratch, tether
@@ -27,100 +27,105 @@ from swarmctl.upstream.compat import import_hivemind
 
 import_hivemind()
 
-import torch  # noqa: E402
-from hivemind.compression import deserialize_torch_tensor, serialize_torch_tensor  # noqa: E402
 from hivemind.dht import DHTNode  # noqa: E402
 from hivemind.p2p import PeerID  # noqa: E402
-from hivemind.proto import runtime_pb2  # noqa: E402
-from hivemind.utils.serializer import MSGPackSerializer  # noqa: E402
 
 from swarmctl.upstream import patches  # noqa: E402
 from swarmctl.upstream.dht import ServerRecord, block_uids, read_records  # noqa: E402
+from swarmctl.upstream.liveness import Forward, forward_one_token, look, reason_of  # noqa: E402
 from swarmctl.upstream.patching import applied  # noqa: E402
+from swarmctl.upstream.sighting import Computed, Sighting  # noqa: E402
 
 logger = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 1.0
-_PROBE_EVERY_S = 5.0
-_PROBE_TIMEOUT_S = 5.0
-_FORWARD = "TransformerConnectionHandler.rpc_forward"
+_ROUND_S = 1.0
+# The slowest heartbeat of a server on a machine with three times as much to do as it has cores took 0.2 s.
+_LOOK_TIMEOUT_S = 1.0
+_FORWARD_EVERY_S = 5.0
+_FORWARD_TIMEOUT_S = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Probe:
-    at: float
-    ok: bool
-    took_ms: float | None
-    reason: str | None
+@dataclass
+class _Watched:
+    """One server that says it is ONLINE, and what is under way to it."""
+
+    record: ServerRecord
+    sighting: Sighting = field(default_factory=Sighting)
+    looking: asyncio.Task[None] | None = None
+    computing: asyncio.Task[None] | None = None
 
 
 class Observer:
-    """Keeps the newest record and the newest probe of every server, and writes them down."""
+    """Keeps the newest record of every server and what was seen of it, and writes both down."""
 
     def __init__(self, launch: Launch, node: DHTNode) -> None:
         self._launch = launch
         self._node = node
         self._uids = block_uids(launch.dht_prefix, launch.num_blocks)
+        self._records: tuple[ServerRecord, ...] = ()
         self._first_seen: dict[PeerId, tuple[float, float]] = {}
-        self._probes: dict[PeerId, _Probe] = {}
-        self._probing: dict[PeerId, asyncio.Task[None]] = {}
+        self._watched: dict[PeerId, _Watched] = {}
 
-    async def look(self) -> None:
-        """One round: read, start the probes that are due, write."""
-        records = await asyncio.wait_for(read_records(self._node, self._uids), timeout=30)
+    async def read(self) -> None:
+        """Read what servers announce, and write it down."""
+        self._records = await asyncio.wait_for(read_records(self._node, self._uids), timeout=30)
         now = time.time()
-        for record in records:
+        for record in self._records:
             if self._first_seen.get(record.peer, (math.nan, 0.0))[0] != record.expires_at:
                 self._first_seen[record.peer] = (record.expires_at, now)
-        for record in records:
-            if record.state is PeerState.ONLINE and self._is_due(record.peer, now):
-                self._probing[record.peer] = asyncio.create_task(self._probe(record))
-            if record.state is not PeerState.ONLINE:
-                self._probes.pop(record.peer, None)
-        observed = tuple(self._observed(record) for record in records if record.expires_at > now)
+        online = {record.peer: record for record in self._records if record.state is PeerState.ONLINE}
+        for peer in self._watched.keys() - online.keys():
+            del self._watched[peer]
+        for peer, record in online.items():
+            self._watched.setdefault(peer, _Watched(record=record)).record = record
+        self._write()
+
+    async def watch(self) -> None:
+        """Look at every server that says it is ONLINE, and ask those for a token whose turn it is."""
+        for seen in self._watched.values():
+            if seen.looking is None or seen.looking.done():
+                seen.looking = asyncio.create_task(self._look(seen))
+            if (seen.computing is None or seen.computing.done()) and self._is_due(seen.sighting):
+                seen.computing = asyncio.create_task(self._compute(seen))
+
+    def _is_due(self, sighting: Sighting) -> bool:
+        last = sighting.computed
+        # A server that failed is asked in every round, so that its return shows at once.
+        return last is None or last.reason is not None or time.time() - last.at >= _FORWARD_EVERY_S
+
+    async def _look(self, seen: _Watched) -> None:
+        life = await look(self._node.p2p, PeerID.from_base58(seen.record.peer), within_s=_LOOK_TIMEOUT_S)
+        self._saw(seen, seen.sighting.after_look(life, time.time()))
+
+    async def _compute(self, seen: _Watched) -> None:
+        record, begun = seen.record, time.perf_counter()
+        forward = Forward(
+            uid=self._uids[record.blocks.start], hidden_size=self._launch.hidden_size, dtype=record.torch_dtype
+        )
+        try:
+            asking = forward_one_token(self._node.p2p, PeerID.from_base58(record.peer), forward)
+            await asyncio.wait_for(asking, _FORWARD_TIMEOUT_S)
+            done = Computed(at=time.time(), took_ms=(time.perf_counter() - begun) * 1e3)
+        except Exception as error:  # noqa: BLE001 - whatever a server answers, it is a finding, not our failure
+            late = isinstance(error, asyncio.TimeoutError)
+            done = Computed(at=time.time(), reason=reason_of(error, _FORWARD_TIMEOUT_S), late=late)
+        self._saw(seen, seen.sighting.after_forward(done))
+
+    def _saw(self, seen: _Watched, sighting: Sighting) -> None:
+        before, after = seen.sighting.finding, sighting.finding
+        seen.sighting = sighting
+        # The next round would write it too, but not before it has read the DHT, which takes its time when peers die.
+        if (before and before.ok) != (after and after.ok):
+            self._write()
+
+    def _write(self) -> None:
+        now = time.time()
+        observed = tuple(self._observed(record) for record in self._records if record.expires_at > now)
         observation = Observation(observer=self._launch.node, written_at=now, servers=observed)
         write_json(Path(self._launch.observed), observation)
 
-    def _is_due(self, peer: PeerId, now: float) -> bool:
-        running = self._probing.get(peer)
-        if running is not None and not running.done():
-            return False
-        last = self._probes.get(peer)
-        # A server that failed its last probe is looked at in every round, so that its return shows at once.
-        return last is None or not last.ok or now - last.at >= _PROBE_EVERY_S
-
-    async def _probe(self, record: ServerRecord) -> None:
-        begun = time.perf_counter()
-        try:
-            await asyncio.wait_for(self._forward_one_token(record), _PROBE_TIMEOUT_S)
-            took_ms = (time.perf_counter() - begun) * 1e3
-            self._probes[record.peer] = _Probe(at=time.time(), ok=True, took_ms=took_ms, reason=None)
-        except asyncio.TimeoutError:
-            reason = f"no answer within {_PROBE_TIMEOUT_S:g} s"
-            self._probes[record.peer] = _Probe(at=time.time(), ok=False, took_ms=None, reason=reason)
-        except Exception as error:  # noqa: BLE001 - whatever a server answers, it is a finding, not our failure
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            self._probes[record.peer] = _Probe(at=time.time(), ok=False, took_ms=None, reason=reason)
-
-    async def _forward_one_token(self, record: ServerRecord) -> None:
-        dtype = getattr(torch, record.torch_dtype or "float32", torch.float32)
-        hidden = torch.full((1, 1, self._launch.hidden_size), 0.01, dtype=dtype)
-        request = runtime_pb2.ExpertRequest(
-            uid=self._uids[record.blocks.start],
-            tensors=[serialize_torch_tensor(hidden), serialize_torch_tensor(torch.empty(0))],
-            metadata=MSGPackSerializer.dumps({"points": 0.0, "active_adapter": ""}),
-        )
-        peer = PeerID.from_base58(record.peer)
-        response = await self._node.p2p.call_protobuf_handler(peer, _FORWARD, request, runtime_pb2.ExpertResponse)
-        output = deserialize_torch_tensor(response.tensors[0])
-        if output.shape != hidden.shape:
-            raise ValueError(f"answered with the shape {list(output.shape)} for {list(hidden.shape)}")
-        if not torch.isfinite(output).all():
-            raise ValueError("answered with values that are not finite")
-
     def _observed(self, record: ServerRecord) -> ObservedServer:
-        probe = self._probes.get(record.peer)
-        seen = ObservedServer(
+        server = ObservedServer(
             peer=record.peer,
             state=record.state.value,
             start_block=record.blocks.start,
@@ -135,9 +140,24 @@ class Observer:
             version=record.version,
             using_relay=record.using_relay,
         )
-        if probe is None:
-            return seen
-        return replace(seen, probed_at=probe.at, probe_ok=probe.ok, probe_ms=probe.took_ms, probe_reason=probe.reason)
+        seen = self._watched.get(record.peer)
+        if seen is None:
+            return server
+        server = replace(server, ours=seen.sighting.ours, graphs=seen.sighting.graphs, busy_s=seen.sighting.busy_s)
+        found = seen.sighting.finding
+        if found is None:
+            return server
+        return replace(server, probed_at=found.at, probe_ok=found.ok, probe_ms=found.took_ms, probe_reason=found.reason)
+
+
+async def _repeat(act: Callable[[], Awaitable[None]]) -> None:
+    """`act` once a round, whatever becomes of it."""
+    while True:
+        try:
+            await act()
+        except Exception:
+            logger.exception("a round of observation failed")
+        await asyncio.sleep(_ROUND_S)
 
 
 async def serve(launch: Launch) -> None:
@@ -163,13 +183,11 @@ async def serve(launch: Launch) -> None:
         write_json(Path(launch.progress), Progress(phase="online"))
         logger.info("bootstrap peer %s listens on %s", node.peer_id.to_base58(), announced)
         observer = Observer(launch, node)
-        while not stopped.is_set():
-            try:
-                await observer.look()
-            except Exception:
-                logger.exception("a round of observation failed")
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(stopped.wait(), _LOOK_EVERY_S)
+        # Side by side: reading a DHT whose peers die takes seconds, in which the others are still looked at.
+        rounds = [asyncio.create_task(_repeat(act)) for act in (observer.read, observer.watch)]
+        await stopped.wait()
+        for each in rounds:
+            each.cancel()
     finally:
         await node.shutdown()
         await node.p2p.shutdown()
@@ -184,7 +202,9 @@ def main(arguments: list[str]) -> int:
     write_json(Path(launch.progress), Progress(phase="starting"))
     Path(launch.sockets).mkdir(parents=True, exist_ok=True, mode=0o700)
     tether.install(str(scratch.pids_file(Path(launch.sockets))))
-    with applied(patches.daemon_dies_with_us(), patches.sockets_in(Path(launch.sockets))):
+    with applied(
+        patches.daemon_dies_with_us(), patches.sockets_in(Path(launch.sockets)), patches.late_answers_are_dropped()
+    ):
         asyncio.run(serve(launch))
     return 0
 

@@ -29,6 +29,7 @@ HANDLER = "SwarmctlHeartbeat.rpc_beat"
 """The name under which libp2p finds the handler: an `ExpertRequest` with nothing in it, an `ExpertResponse` back."""
 
 _START_S = 30.0
+_REMOVE_S = 0.5
 _STOP_S = 2.0
 _LONGEST_TEXT = 64
 
@@ -144,12 +145,17 @@ class _Line:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
+        """Return when the daemon sends heartbeats here; see `answering`."""
         self._thread.start()
         if not self._ready.wait(_START_S) or self._error is not None:
             why = self._error or f"libp2p's daemon did not answer within {_START_S:g} s"
             raise RuntimeError(f"no heartbeat can be given: {why}") from self._error
 
     def stop(self) -> None:
+        """End it, started or not."""
+        if self._thread.ident is None:
+            self._loop.close()
+            return
         with suppress(RuntimeError):  # the loop has ended by itself
             self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join(_STOP_S)
@@ -172,6 +178,8 @@ class _Line:
             await p2p.add_protobuf_handler(HANDLER, self._answer, runtime_pb2.ExpertRequest)
             self._ready.set()
             await self._stopped.wait()
+            with suppress(asyncio.TimeoutError):  # a daemon that is gone says nothing
+                await asyncio.wait_for(p2p.remove_protobuf_handler(HANDLER), _REMOVE_S)
         finally:
             await p2p.shutdown()
             # The connection's tasks were cancelled; they close it when they run once more.

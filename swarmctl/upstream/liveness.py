@@ -91,7 +91,7 @@ async def look(p2p: P2P, peer: PeerID, *, within_s: float, forward: Forward | No
     loop = asyncio.get_running_loop()
     begun = loop.time()
     try:
-        beat = await _within(within_s, ask_beat(p2p, peer))
+        beat = await _within(within_s, _ask_twice(p2p, peer))
     except NoHeartbeat:
         left_s = max(0.0, begun + within_s - loop.time())
         sign, reason = await _look_at_stock(p2p, peer, left_s, within_s, forward)
@@ -102,6 +102,16 @@ async def look(p2p: P2P, peer: PeerID, *, within_s: float, forward: Forward | No
     if not beat.computes:
         return Liveness(sign=LifeSign.HUNG, took_s=took_s, beat=beat, reason="its runtime has ended")
     return Liveness(sign=LifeSign.ALIVE, took_s=took_s, beat=beat)
+
+
+async def _ask_twice(p2p: P2P, peer: PeerID) -> Beat:
+    try:
+        return await ask_beat(p2p, peer)
+    except NoHeartbeat:
+        raise
+    except Exception:  # noqa: BLE001 - the second answer counts
+        # A connection that breaks under the question says little of the server; a dead one refuses the next at once.
+        return await ask_beat(p2p, peer)
 
 
 async def ask_beat(p2p: P2P, peer: PeerID) -> Beat:
@@ -176,6 +186,7 @@ async def _look_at_stock(
         return LifeSign.SILENT, f"no ping within {within_s:g} s"
     pinging = asyncio.ensure_future(ping(p2p, peer, within_s=left_s))
     computing = asyncio.ensure_future(_within(left_s, forward_one_token(p2p, peer, forward)))
+    computing.add_done_callback(_take)
     try:
         await asyncio.wait({pinging, computing}, return_when=asyncio.FIRST_COMPLETED)
         if not computing.done() and not await pinging:
@@ -211,6 +222,7 @@ async def _within(limit_s: float, asking: Coroutine[Any, Any, _T]) -> _T:
     loop = asyncio.get_running_loop()
     due = loop.time() + limit_s
     answer = asyncio.ensure_future(asking)
+    answer.add_done_callback(_take)
     try:
         await asyncio.wait({answer}, timeout=limit_s)
         if not answer.done():
@@ -220,3 +232,9 @@ async def _within(limit_s: float, asking: Coroutine[Any, Any, _T]) -> _T:
         return answer.result()
     finally:
         answer.cancel()
+
+
+def _take(task: asyncio.Future[Any]) -> None:
+    # asyncio complains of an exception that nobody takes, as when a look is given up the moment it fails.
+    if not task.cancelled():
+        task.exception()

@@ -82,7 +82,8 @@ def open_model(address: SwarmAddress, *, stock: bool = False) -> Iterator[Client
         stack.enter_context(spare_threads())
         stack.enter_context(applied(patches.daemon_dies_with_us(), patches.sockets_in(address.sockets)))
         if not stock:
-            stack.enter_context(applied(patches.sessions_are(RecoverableSession)))
+            ours = (patches.late_answers_are_dropped(), patches.sessions_are(RecoverableSession))
+            stack.enter_context(applied(*ours))
         model = _load(address)
         manager = model.transformer.h.sequence_manager
         stack.callback(_shut_down, manager)

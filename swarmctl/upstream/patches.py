@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,42 @@ def sockets_in(folder: Path) -> Patch:
     )
 
 
+class _Unanswered(dict[Any, Any]):
+    """Calls by their id. One whose caller has gone, or has its answer, is not among them."""
+
+    def __contains__(self, call: object) -> bool:
+        future = self.get(call)
+        return future is not None and not future.done()
+
+
+def late_answers_are_dropped() -> Patch:
+    """An answer that meets the cancelling of its call, in the same turn of the event loop, is dropped."""
+
+    def replacement(original: Any) -> Any:
+        async def _ensure_persistent_conn(self: Any) -> None:
+            self._pending_calls = _Unanswered(self._pending_calls)
+            await original(self)
+
+        return _ensure_persistent_conn
+
+    control = "hivemind.p2p.p2p_daemon_bindings.control:ControlClient"
+    return Patch(
+        name="late-answers-are-dropped",
+        target=f"{control}._ensure_persistent_conn",
+        replacement=replacement,
+        why=(
+            "such an answer ends the task that reads all answers: from then on no call of this process is answered, "
+            "to whomever it goes; whoever calls with a time limit meets it sooner or later"
+        ),
+        until="hivemind asks whether a call is still waited for before it sets its answer",
+        relies_on={
+            f"{control}._ensure_persistent_conn": ("12c1cde1",),
+            f"{control}._read_from_persistent_conn": ("4b6868d0",),
+            f"{control}.call_unary_handler": ("2c2d6cb1",),
+        },
+    )
+
+
 def blocks_are_counted(report: Callable[[int], None]) -> Patch:
     """`report(k)` is called after the server has loaded its k-th block."""
 
@@ -75,6 +112,31 @@ def blocks_are_counted(report: Callable[[int], None]) -> Patch:
         replacement=replacement,
         why="loading takes minutes for large models and petals tells nobody how far it is",
         until="petals reports its loading progress",
+    )
+
+
+def tasks_are_timed(task: Callable[[object], AbstractContextManager[None]]) -> Patch:
+    """`task(runtime)` is entered while that runtime computes one task, on the thread that does."""
+
+    def replacement(original: Any) -> Any:
+        def process_batch(self: Any, pool: Any, batch_index: Any, *batch: Any) -> Any:
+            with task(self):
+                return original(self, pool, batch_index, *batch)
+
+        return process_batch
+
+    return Patch(
+        name="tasks-are-timed",
+        target="hivemind.moe.server.runtime:Runtime.process_batch",
+        replacement=replacement,
+        why="a server that is busy and one that hangs look alike from outside: neither answers, and nobody counts",
+        until="hivemind's runtime says what it is computing, and since when",
+        relies_on={
+            "hivemind.moe.server.runtime:Runtime.process_batch": ("5a256a1f",),
+            "hivemind.moe.server.runtime:Runtime.run": ("a6832b19",),
+            # Its own thread is the one that computes.
+            "petals.server.server:ModuleContainer.run": ("2a42271d",),
+        },
     )
 
 
@@ -209,7 +271,9 @@ def catalogue() -> tuple[Patch, ...]:
     return (
         daemon_dies_with_us(),
         sockets_in(Path("/nonexistent")),
+        late_answers_are_dropped(),
         blocks_are_counted(lambda _count: None),
+        tasks_are_timed(lambda _runtime: nullcontext()),
         nothing_is_compiled(),
         *graphs_fit_every_batch(lambda function: function),
         sessions_are(object),

@@ -2,7 +2,8 @@
 
 Differences to `petals.cli.run_server`: never the public swarm, no version check, no speed test, no search for relays;
 SIGTERM and SIGINT announce OFFLINE before leaving; compute throughput is measured here and announced; steps of any
-batch size are computed; how far loading is, is written to `progress.json`.
+batch size are computed; how far loading is, is written to `progress.json`; the process that computes answers a
+heartbeat.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from swarmctl import scratch, tether
+from swarmctl import __version__, scratch, tether
 from swarmctl.spec import ServerSettings
 from swarmctl.store import Launch, Progress, launch_from, write_json
 
@@ -84,7 +85,7 @@ def server_arguments(launch: Launch, settings: ServerSettings) -> dict[str, Any]
         "identity_path": launch.identity,
         "check_if_identity_free": False,  # the runner's lock on the node already says so
         "host_maddrs": [f"/ip4/{launch.listen_ip}/tcp/{launch.port}"],
-        "announce_maddrs": [f"/ip4/{launch.announce_ip}/tcp/{launch.port}"],
+        "announce_maddrs": [launch.announced],
         "startup_timeout": 60,
     }
 
@@ -129,7 +130,7 @@ def serve(launch: Launch) -> None:
     import torch
     from petals.server.server import Server
 
-    from swarmctl.upstream import graphs, patches
+    from swarmctl.upstream import graphs, heartbeat, patches
     from swarmctl.upstream.patching import applied
 
     settings = ServerSettings(**(launch.settings or {}))
@@ -144,10 +145,14 @@ def serve(launch: Launch) -> None:
     def loaded(count: int) -> None:
         write_json(progress, Progress(phase="joining" if count >= total else "loading", done=count, total=total))
 
+    meter = heartbeat.TaskMeter()
+    mode = "by-shape" if settings.cuda_graphs else "eager"
     with applied(
         patches.daemon_dies_with_us(),
         patches.sockets_in(Path(launch.sockets)),
+        patches.late_answers_are_dropped(),
         patches.blocks_are_counted(loaded),
+        patches.tasks_are_timed(meter.task),
         *patches.graphs_fit_every_batch(graphs.by_shape() if settings.cuda_graphs else graphs.eager),
     ):
         server = Server(**server_arguments(launch, settings))
@@ -157,7 +162,12 @@ def serve(launch: Launch) -> None:
             write_json(progress, Progress(phase="loading", done=0, total=total))
             watch = threading.Thread(target=_say_when_online, args=(server, progress, total), daemon=True)
             watch.start()
-            server.run()
+            # petals makes a new container when a process of the old one has crashed.
+            with heartbeat.answering(
+                server.dht,
+                lambda: heartbeat.beat_of(server.module_container, meter, version=__version__, graphs=mode),
+            ):
+                server.run()
         finally:
             server.shutdown()
 

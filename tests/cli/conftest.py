@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.shell import SWARM, Shell
+from support.trials import Trials
 
 
 @pytest.fixture
@@ -19,3 +20,10 @@ def shell(tmp_path: Path) -> Shell:
     """A shell in a folder with a swarm file that is valid."""
     (tmp_path / "swarm.yaml").write_text(SWARM)
     return Shell(folder=tmp_path)
+
+
+@pytest.fixture
+def trials(bare: Shell) -> Trials:
+    """The made-up trials that `bare` makes instead of real ones."""
+    bare.try_cells = made = Trials()
+    return made

@@ -4,6 +4,7 @@ import importlib.util
 
 import pytest
 
+from swarmctl.blocks import NodeName
 from swarmctl.operations import doctor
 
 
@@ -55,3 +56,21 @@ def test_a_folder_below_a_file_cannot_be_made(bare, name):
     (bare.folder / "file").write_text("")
     bare.env[f"SWARMCTL_{name.upper()}"] = str(bare.folder / "file" / "x")
     assert levels(bare("doctor", "-o", "json"))[f"{name} folder"] == "failed"
+
+
+def test_nothing_is_said_of_servers_that_nobody_sees(shell):
+    assert "servers" not in levels(shell("doctor", "-o", "json"))
+
+
+def test_servers_without_the_patches_are_named_with_the_command_that_replaces_them(shell):
+    shell("up")
+    fit = shell("doctor")
+    shell.host.stock.add(NodeName("left-b1"))
+    done = shell("doctor", "-o", "json")
+
+    assert "servers       5 online, all with swarmctl's patches" in fit.out
+    (servers,) = [check for check in done.data["checks"] if check["name"] == "servers"]
+    assert servers["level"] == "warning"
+    assert servers["found"] == "5 online, of which without swarmctl's patches: left-b1"
+    assert servers["hint"] == f"swarmctl restart left-b1 -c {shell.folder}/swarm.yaml"
+    assert done.code == 0

@@ -24,6 +24,7 @@ COMMANDS = [
     ["config", "schema"],
     ["verify"],
     ["verify", "redundancy"],
+    ["verify", "recovery"],
     ["model"],
     ["model", "tiny"],
     ["model", "import"],
@@ -35,7 +36,7 @@ def test_every_command_explains_itself_with_a_summary_and_examples(bare, capsys,
     assert bare(*words, "--help").code == 0
     text = capsys.readouterr().out
     assert text.startswith(f"Usage: {' '.join(['swarmctl', *words])}")
-    for open_end in ("[ARGS]...", "[NODE]...", "[PROMPT]..."):
+    for open_end in ("[ARGS]...", "[NODE]...", "[PROMPT]...", "[CELL]..."):
         text = text.replace(open_end, "")
     assert "..." not in text, "a summary was cut"
     if words not in GROUPS:

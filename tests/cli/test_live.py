@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 from support.builders import peer_of
-from support.shell import Stream
+from support.shell import Stream, Terminal
 
 from swarmctl.blocks import NodeName, parse_range
 from swarmctl.events import Event, Hop, NodeReady, NodeStarted, PeerFailed, RouteChosen, StepDone
@@ -16,13 +16,6 @@ STORY: tuple[Event, ...] = (
     StepDone(at_s=0.5, step=1, position=5, tokens=5, batch=1, took_ms=90.0),
     PeerFailed(at_s=0.6, hop=HOP, kind="lost", reason="gone", position=5, in_flight=True, detect_ms=12.0),
 )
-
-
-class Terminal(Stream):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def an_output(*, terminal: bool, quiet: bool = False) -> Output:

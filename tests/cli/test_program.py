@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from support.shell import SWARM
 
+from swarmctl.matrix import QUICK
+
 ROOT = Path(__file__).parents[2]
 # pydantic is not among them: some versions of typer import it to read the command line.
 HEAVY = ("torch", "petals", "hivemind", "transformers", "numpy", "swarmctl.config", "swarmctl.operations.up")
@@ -108,6 +110,14 @@ def test_without_a_readable_file_nothing_is_offered_and_nothing_said(tmp_path, t
 
 def test_presets_are_offered(tmp_path):
     assert complete("swarmctl init tiny", tmp_path) == ["tiny-bloom", "tiny-llama"]
+
+
+def test_cells_are_offered(tmp_path):
+    quick = str(QUICK[-1])
+    typed = quick[:20]
+    offered = complete(f"swarmctl verify recovery {typed}", tmp_path)
+    assert quick in offered
+    assert all(name.startswith(typed) for name in offered)
 
 
 def test_verbs_are_offered(tmp_path):

@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -120,6 +120,16 @@ def test_a_started_node_is_seen_from_the_first_moment_until_it_is_ready(case: Ca
     assert last.record.addresses == (f"/ip4/127.0.0.1/tcp/{launch.port}/p2p/Qma",)
     assert {last.record.runner_pid, last.record.child_pid} <= {process.pid for process in last.processes}
     assert last.ended is None
+
+
+def test_the_record_says_where_others_reach_the_node(case: Case) -> None:
+    launch = replace(case.launch(), announce_ip="203.0.113.5", announce_port=31340)
+
+    case.transport.start_runner(launch)
+
+    record = eventually(lambda: case.look().record)
+    assert record.addresses == ("/ip4/203.0.113.5/tcp/31340/p2p/Qma",)
+    assert record.port == launch.port != 31340
 
 
 def test_a_node_that_runs_is_not_started_again(case: Case) -> None:

@@ -308,6 +308,14 @@ def test_every_setting_of_a_server_is_taken_by_the_server_or_its_peer() -> None:
     assert not (set(arguments) - set(own)) & {"start", "num_workers", "client_mode", "use_relay", "use_auto_relay"}
 
 
+def test_a_server_listens_on_its_port_and_tells_others_what_it_was_told_to_announce() -> None:
+    plain = server_arguments(a_launch(), ServerSettings())
+    behind = server_arguments(a_launch(announce_ip="203.0.113.5", announce_port=5000), ServerSettings())
+
+    assert plain["host_maddrs"] == plain["announce_maddrs"] == behind["host_maddrs"] == ["/ip4/127.0.0.1/tcp/31400"]
+    assert behind["announce_maddrs"] == ["/ip4/203.0.113.5/tcp/5000"]
+
+
 def test_a_servers_place_is_fixed_and_its_speed_is_not_tested_over_the_internet() -> None:
     arguments = server_arguments(a_launch(), ServerSettings())
 

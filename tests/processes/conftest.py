@@ -20,8 +20,7 @@ from swarmctl.events import Event
 from swarmctl.operations.site import Site, open_site
 from swarmctl.poll import Pending, wait_until
 from swarmctl.spec import BootstrapSpec, HostSpec, ModelSpec, NodeSpec, SwarmSpec
-from swarmctl.store import NodeFiles, Record, read_record
-from swarmctl.transport.hosted import write_peer
+from swarmctl.store import NodeFiles, Record, read_record, write_peer
 
 HERE = HostName("here")
 PRETEND = (sys.executable, str(Path(__file__).with_name("pretend.py")))

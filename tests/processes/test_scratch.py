@@ -77,6 +77,16 @@ def test_clients_that_were_killed_are_swept_and_running_ones_are_not(tmp_path: P
     assert {path.name for path in tmp_path.glob("client-*")} == {f"client-{os.getpid()}", "client-x"}
 
 
+def test_a_client_lives_as_long_as_one_of_its_processes_does(tmp_path: Path, shared: Path) -> None:
+    for number, pids in enumerate(((os.getpid(), _dead_pid()), (_dead_pid(),))):
+        folder = tmp_path / f"client-{number}"
+        folder.mkdir()
+        scratch.pids_file(folder).write_text("".join(f"{pid}\n" for pid in pids))
+    (tmp_path / "client-2").mkdir()
+
+    assert scratch.living_clients(tmp_path) == (os.getpid(),)
+
+
 def test_every_forked_process_writes_its_pid_down(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     program = (

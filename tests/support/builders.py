@@ -6,6 +6,7 @@ A node's host is its name without the digits at the end: `a0` and `a1` are on ho
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from swarmctl.blocks import BlockRange, HostName, NodeName, PeerId, parse_range
 from swarmctl.snapshot import (
@@ -100,10 +101,16 @@ def an_announcement(
 
 
 def a_probe(name: str = "a0", *, ok: bool = True) -> Probe:
-    """A probe of the node of this name, a second ago."""
+    """A probe of the node of this name, a second ago; it is one of ours."""
     if ok:
-        return Probe(peer=peer_of(name), ok=True, age_s=1.0, latency_ms=12.0)
-    return Probe(peer=peer_of(name), ok=False, age_s=1.0, reason="no answer in 5 s")
+        return Probe(peer=peer_of(name), ok=True, age_s=1.0, latency_ms=12.0, ours=True, graphs="by-shape", busy_s=0.0)
+    return Probe(peer=peer_of(name), ok=False, age_s=1.0, reason="no answer in 5 s", ours=True, graphs="by-shape")
+
+
+def probed(node: NodeFacts, **changes: object) -> NodeFacts:
+    """The node with other findings of its probe."""
+    assert node.probe is not None
+    return replace(node, probe=replace(node.probe, **changes))  # type: ignore[arg-type]
 
 
 def a_node(

@@ -14,6 +14,7 @@ from swarmctl.spec import SwarmSpec
 from swarmctl.store import Layout
 from swarmctl.transport.fake import FakeTransport
 from swarmctl_cli.app import execute
+from swarmctl_cli.attempt import Trying
 from swarmctl_cli.context import Run
 from swarmctl_cli.output import Output
 
@@ -36,6 +37,13 @@ class Stream(io.StringIO):
     """A pipe that takes UTF-8."""
 
     encoding = "utf-8"
+
+
+class Terminal(Stream):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class FakeClock:
@@ -77,20 +85,26 @@ class Finished:
 
 @dataclass
 class Shell:
-    """Types command lines in `folder`; the swarm's only host is `fake`, once a command has opened it."""
+    """Types command lines in `folder`; the swarm's only host is `fake`, once a command has opened it.
+
+    `try_cells` takes the place of real trials. `terminal`: whether stderr says that it is one.
+    """
 
     folder: Path
     env: dict[str, str] = field(default_factory=dict)
     clock: FakeClock = field(default_factory=FakeClock)
     fake: FakeTransport | None = None
+    try_cells: Trying | None = None
+    terminal: bool = False
 
     def __call__(self, *words: str) -> Finished:
-        out, err = Stream(), Stream()
+        out, err = Stream(), Terminal() if self.terminal else Stream()
         run = Run(
             out=Output(stdout=out, stderr=err, env=self.env),
             env={"HOME": str(self.folder), **self.env},
             cwd=self.folder,
             open_site=self.open_site,
+            try_cells=self.try_cells,
         )
         code = execute(list(words), run)
         return Finished(code=code, out=out.getvalue(), err=err.getvalue())

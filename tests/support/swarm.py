@@ -157,16 +157,23 @@ class LiveSwarm:
 
 @contextmanager
 def live_swarm(
-    family: str, nodes: Mapping[str, str], *, replicas: int = 2, log: Callable[[str], None]
+    family: str,
+    nodes: Mapping[str, str],
+    *,
+    replicas: int = 2,
+    settings: Mapping[str, str] | None = None,
+    log: Callable[[str], None],
 ) -> Iterator[LiveSwarm]:
     """A swarm that is up; on leaving it is brought down, and whatever it leaves behind is an error, and is killed.
 
-    `log` gets the nodes' logs when the swarm does not come up or does not go down.
+    `settings`: more keys of a node, as `{"a": "step_timeout: 4s"}`. `log` gets the nodes' logs when the swarm does not
+    come up or does not go down.
     """
     # Not pytest's tmp_path: its names are longer than a unix socket's path may be.
     folder = Path(tempfile.mkdtemp(prefix="sw-"))
     write_tiny(TinyShape(family=family, blocks=NUM_BLOCKS), folder / "model")
-    lines = "\n".join(f'  {name}: {{blocks: "{blocks}"}}' for name, blocks in nodes.items())
+    more = {name: f", {keys}" for name, keys in (settings or {}).items()}
+    lines = "\n".join(f'  {name}: {{blocks: "{blocks}"{more.get(name, "")}}}' for name, blocks in nodes.items())
     sizes = {"max_length": MAX_LENGTH, "cache_tokens": CACHE_TOKENS}
     file = folder / config.FILE_NAME
     file.write_text(_FILE.format(name=family, nodes=lines, replicas=replicas, **sizes))

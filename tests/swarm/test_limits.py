@@ -12,6 +12,7 @@ import torch
 from support.connected import ConnectedClient
 from support.eventually import eventually
 from support.history import check
+from support.leaks import Footprint
 from support.swarm import CACHE_TOKENS, MAX_LENGTH, NUM_BLOCKS, ON_LLAMA, LiveSwarm
 
 from swarmctl import processes
@@ -134,3 +135,23 @@ def test_server_that_hangs_is_replaced_when_its_time_is_up_and_does_not_count_as
 def _assert_online(swarm: LiveSwarm, node: str, online: bool) -> None:
     state = swarm.states()[NodeName(node)]
     assert (state is NodeState.ONLINE) is online, f"{node} is {state.value}"
+
+
+@ON_LLAMA
+def test_closing_a_session_takes_no_time_and_leaves_nothing_when_its_server_hangs(client: ConnectedClient):
+    client.ready()
+    client.steer("a")
+    before = Footprint.now()
+    session = RecoverableSession(client.opened.router, MAX_LENGTH, names=client.connection.names)
+    with torch.inference_mode():
+        session.step(torch.zeros(1, 1, client.swarm.site.spec.model.hidden_size))
+    assert session.route[0].node == "a"
+    assert Footprint.now().sockets > before.sockets, "the guard sees a stream"
+
+    with hung(client.swarm, "a"):
+        began = time.monotonic()
+        session.close()
+        took_s = time.monotonic() - began
+        before.assert_nothing_more(within_s=5)
+
+    assert took_s < 2

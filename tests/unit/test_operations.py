@@ -20,7 +20,7 @@ from swarmctl.operations.status import read_snapshot
 from swarmctl.operations.up import up
 from swarmctl.plan import ActionKind
 from swarmctl.snapshot import NodeState
-from swarmctl.spec import BootstrapSpec, HostSpec, ModelSpec, SwarmSpec
+from swarmctl.spec import BootstrapSpec, Endpoint, HostSpec, ModelSpec, SwarmSpec
 from swarmctl.store import Layout
 from swarmctl.transport.base import KILLED, Completed
 from swarmctl.transport.fake import FakeTransport
@@ -89,6 +89,20 @@ def test_each_joins_through_the_bootstrap_peers_that_listen(stage: Stage) -> Non
     }
     assert set(launches[A].roster) == {"Qmboot", "Qmboot2", "Qma", "Qmb"}
     assert launches[A].listen_ip == launches[A].announce_ip == "127.0.0.1"
+
+
+def test_others_join_through_what_a_node_announces(stage: Stage) -> None:
+    node = replace(stage.site.spec.nodes[A], port=4000, announce=Endpoint(ip="203.0.113.5", port=5000))
+    spec = replace(stage.site.spec, nodes={**stage.site.spec.nodes, A: node}, bootstraps=stage.site.spec.bootstraps[:1])
+    stage.site = replace(stage.site, spec=spec)
+    stage.up()
+    stage.host.end(BOOT, "killed")
+
+    stage.up(only=[BOOT])
+
+    launches = {seen.name: seen.launch for seen in stage.host.survey() if seen.launch is not None}
+    assert (launches[A].listen_ip, launches[A].port) == ("127.0.0.1", 4000)
+    assert launches[BOOT].initial_peers[0] == "/ip4/203.0.113.5/tcp/5000/p2p/Qma"
 
 
 def test_identities_are_made_once_for_all_nodes(stage: Stage) -> None:

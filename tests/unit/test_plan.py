@@ -8,7 +8,7 @@ from support.builders import CRASHED, NEVER_STARTED, a_server, a_snapshot, a_spe
 from swarmctl.blocks import HostName, NodeName
 from swarmctl.plan import Action, ActionKind, Plan, Running, diff, listen_ip
 from swarmctl.snapshot import NodeState, ProcessFact, Snapshot
-from swarmctl.spec import BootstrapSpec, HostSpec, NodeSpec, SwarmSpec
+from swarmctl.spec import BootstrapSpec, Endpoint, HostSpec, NodeSpec, SwarmSpec
 from swarmctl.store import Launch
 
 BOOT = NodeName("boot")
@@ -135,6 +135,7 @@ def test_a_node_that_runs_as_told_and_is_not_ready_is_waited_for(state: NodeStat
         ({"dht_prefix": "old"}, "dht_prefix: old → tiny"),
         ({"revision": "v1"}, "revision: v1 → None"),
         ({"announce_ip": "192.0.2.9"}, "address: 192.0.2.9 → a.test"),
+        ({"announce_port": 5000}, "announced port: 5000 → None"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -147,6 +148,23 @@ def test_a_node_that_was_told_something_else_is_replaced_with_was_and_is(changes
     assert [(action.node, action.kind, action.reasons) for action in plan.changes] == [
         ("a0", ActionKind.REPLACE_NODE, (reason,))
     ]
+
+
+def test_a_node_that_announces_what_the_file_says_stays_and_one_that_does_not_is_replaced() -> None:
+    plain = a_spec()
+    node = replace(plain.nodes[NodeName("a0")], announce=Endpoint(ip="203.0.113.5", port=5000))
+    spec = replace(plain, nodes={**plain.nodes, node.name: node})
+    right = a_launch(spec, "a0", announce_ip="203.0.113.5", announce_port=5000)
+    told = {True: right, False: a_launch(spec, "a0")}
+
+    plans = {
+        as_said: diff(spec, a_snapshot(spec), running(spec, a0=Running(host=HostName("a"), launch=launch)))
+        for as_said, launch in told.items()
+    }
+
+    assert plans[True].changes == ()
+    (action,) = plans[False].changes
+    assert action.reasons == ("address: a.test → 203.0.113.5", "announced port: None → 5000")
 
 
 def test_a_changed_setting_is_named() -> None:

@@ -168,6 +168,24 @@ def test_a_probe_without_an_answer_has_no_latency() -> None:
     assert (node.probe.latency_ms, node.probe.reason) == (None, "no answer in 5 s")
 
 
+def test_what_the_heartbeat_says_is_kept_beside_the_probe() -> None:
+    node = the_node(picture(alive("a0"), servers=(observed(ours=True, graphs="eager", busy_s=2.5),)))
+
+    assert node.probe is not None
+    assert (node.probe.ours, node.probe.graphs, node.probe.busy_s) == (True, "eager", 2.5)
+
+
+def test_only_a_node_that_serves_and_answers_no_heartbeat_counts_as_stock() -> None:
+    def stock(server: ObservedServer, *, node: HostedNode | None = None) -> list[str]:
+        return [facts.name for facts in picture(node or alive("a0"), servers=(server,)).stock()]
+
+    assert stock(observed(ours=False)) == ["a0"]
+    assert stock(observed(ours=True)) == []
+    assert stock(observed(ours=None)) == []
+    assert stock(observed(ours=False, probe_ok=False)) == []
+    assert stock(observed(ours=False), node=dead("a0", KILLED)) == []
+
+
 def test_a_runner_on_its_way_counts_as_running() -> None:
     on_its_way = HostedNode(name=A0, peer=peer_of("a0"), held=True)
 

@@ -23,8 +23,9 @@ def doctor(
 ) -> None:
     """Check whether this machine can run a swarm, and say what to type where it cannot.
 
-    Looks at Python, the packages and their versions, the folders and the swarm file; asks nothing outside
-    this machine. Exit code 4 if something will not work.
+    Looks at Python, the packages and their versions, the folders, the swarm file and, if its swarm is up, at
+    which servers run without the patches; asks nothing outside this machine. Exit code 4 if something will not
+    work.
 
     \b
     Examples:
@@ -36,7 +37,7 @@ def doctor(
     from swarmctl_cli.views import diagnosis, symbols
 
     path = config_file(run.config, run.env, run.cwd)
-    found = examine(state=run.state_folder, run=run.run_folder, config=path, deep=deep)
+    found = examine(state=run.state_folder, run=run.run_folder, config=path, deep=deep, open_site=run.open_site)
     rows = [(check.name, check.level.value, check.found, check.hint) for check in found.checks]
     failed = [check for check in found.checks if check.level is Level.FAILED]
     error = CheckFailed(

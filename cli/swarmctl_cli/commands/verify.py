@@ -1,4 +1,4 @@
-"""`swarmctl verify redundancy`."""
+"""`swarmctl verify redundancy`, and the group that `verify recovery` is in too."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import typer
 from swarmctl.errors import CoverageError
 from swarmctl.spec import Domain
 from swarmctl_cli import options
+from swarmctl_cli.commands import verify_recovery
 from swarmctl_cli.context import Given, Run, run_of
 
 if TYPE_CHECKING:
     from swarmctl.snapshot import Snapshot
 
-group = typer.Typer(help="Prove what the swarm can lose.", rich_markup_mode=None)
+group = typer.Typer(help="Prove what the swarm can lose, and that it recovers.", rich_markup_mode=None)
+group.command("recovery", short_help="Whether generation survives what can happen.")(verify_recovery.recovery)
 
 
 class Source(str, Enum):

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from swarmctl.coverage import CoverageReport
-from swarmctl.snapshot import Announcement, BootstrapFacts, NodeFacts, NodeState, ProcessFact, Snapshot
+from swarmctl.snapshot import Announcement, BootstrapFacts, NodeFacts, NodeState, Probe, ProcessFact, Snapshot
 from swarmctl_cli.views import blockmap, columns, measure
 from swarmctl_cli.views.symbols import Symbols
 from swarmctl_cli.views.verdict import STYLES, Verdict
@@ -123,9 +123,7 @@ def _node_row(node: NodeFacts) -> Sequence[columns.Cell]:
         seen = f"{record.state.value}, {measure.age(record.age_s)}"
         if record.blocks != node.blocks:
             seen = f"{record.state.value} {record.blocks}, {measure.age(record.age_s)}"
-    probed = "-"
-    if probe is not None:
-        probed = f"{measure.millis(probe.latency_ms) if probe.ok else 'failed'}, {measure.age(probe.age_s)}"
+    probed = "-" if probe is None else f"{_probed(probe)}, {measure.age(probe.age_s)}"
     left = _tokens_left(record)
     return (
         node.name,
@@ -138,6 +136,13 @@ def _node_row(node: NodeFacts) -> Sequence[columns.Cell]:
         measure.rate(record.throughput if record else None),
         "-" if left is None else f"{left} tokens",
     )
+
+
+def _probed(probe: Probe) -> str:
+    if not probe.ok:
+        return "failed"
+    # Its heartbeat said that it computes; no token of the probe's own has come through since.
+    return "busy" if probe.latency_ms is None else measure.millis(probe.latency_ms)
 
 
 def _bootstrap_row(bootstrap: BootstrapFacts) -> Sequence[columns.Cell]:
@@ -177,8 +182,17 @@ def _notes(snapshot: Snapshot) -> list[Text]:
         # That a process which is gone does not answer is no news.
         if node.process.running and node.probe is not None and not node.probe.ok and node.probe.reason
     ]
+    stock = [str(node.name) for node in snapshot.stock()]
+    if stock:
+        notes.append(_stock_note(stock))
     notes += [Text.assemble(("warning: ", "bold yellow"), warning) for warning in snapshot.warnings]
     return [Text(), *notes] if notes else []
+
+
+def _stock_note(names: Sequence[str]) -> Text:
+    kind = "a stock server" if len(names) == 1 else "stock servers"
+    why = "on CUDA the first batch size sticks; with swarmctl's patches again:"
+    return Text(f"{', '.join(names)}: {kind}, {why} swarmctl restart {' '.join(names)}")
 
 
 def _node_fields(node: NodeFacts) -> dict[str, Any]:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Symbols:
-    """`full`: a block that counts. `hollow`: declared, does not count. `absent`: not this node's."""
+    """`full`: a block that counts. `hollow`: declared, does not count. `absent`: not this node's.
+
+    `near`: equal but for arithmetic. `unequal`: not what it should be. `unknown`: nothing can be said.
+    """
 
     full: str
     hollow: str
@@ -17,10 +20,37 @@ class Symbols:
     tick: str
     bar: str
     rule: str
+    near: str
+    unequal: str
+    unknown: str
 
 
-UNICODE = Symbols(full="█", hollow="░", absent="·", arrow="→", cross="✗", tick="✓", bar="━", rule="─")
-ASCII = Symbols(full="=", hollow="-", absent=".", arrow="->", cross="x", tick="ok", bar="#", rule="-")
+UNICODE = Symbols(
+    full="█",
+    hollow="░",
+    absent="·",
+    arrow="→",
+    cross="✗",
+    tick="✓",
+    bar="━",
+    rule="─",
+    near="≈",
+    unequal="≠",
+    unknown="?",
+)
+ASCII = Symbols(
+    full="=",
+    hollow="-",
+    absent=".",
+    arrow="->",
+    cross="x",
+    tick="ok",
+    bar="#",
+    rule="-",
+    near="~",
+    unequal="!=",
+    unknown="?",
+)
 
 
 def choose(ascii_only: bool) -> Symbols:

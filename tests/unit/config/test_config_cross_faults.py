@@ -132,6 +132,21 @@ FILE_FAULTS = {
         ),
         ["5:52: bootstrap[1].port: port 4000 on host y is taken by bootstrap-0"],
     ),
+    "announced without a port of its own": (
+        f'{HEAD}nodes:\n  a: {{blocks: "0:6", announce: "192.0.2.1:4000"}}\n',
+        ["5:32: nodes.a.announce: needs a port of its own; what forwards to this node must know where to"],
+    ),
+    "announced twice": (
+        (
+            f'{HEAD}nodes:\n  a: {{blocks: "0:6", port: 1, announce: "192.0.2.1:4000"}}\n'
+            '  b: {blocks: "0:6", port: 2, announce: "192.0.2.1:4000"}\n'
+        ),
+        ["6:41: nodes.b.announce: 192.0.2.1:4000 is announced by a already"],
+    ),
+    "announced where only its own host reaches it": (
+        f'{HEAD}{TWO_HOSTS}nodes:\n  a: {{host: gpu-b, blocks: "0:6", port: 1, announce: "127.0.0.1:4000"}}\n',
+        ["9:54: nodes.a.announce: 127.0.0.1 cannot be reached from other machines"],
+    ),
     "card twice": (
         (
             f"{HEAD}{TWO_HOSTS}nodes:\n"

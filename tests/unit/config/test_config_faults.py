@@ -52,6 +52,30 @@ def test_text_that_is_no_mapping_is_reported_where_it_breaks(text: str, expected
 NODE_FAULTS = {
     '{blocks: "8:4"}': '15: nodes.a.blocks: "8:4" is empty; the end must be greater than the start',
     '{blocks: "4:4"}': '15: nodes.a.blocks: "4:4" is empty; the end must be greater than the start',
+    "{blocks: 0:6, announce: gpu.example:4000}": (
+        '30: nodes.a.announce: "gpu.example:4000" begins with gpu.example, which is no IPv4 address'
+    ),
+    "{blocks: 0:6, announce: 192.0.2.300:4000}": (
+        '30: nodes.a.announce: "192.0.2.300:4000" begins with 192.0.2.300, which is no IPv4 address'
+    ),
+    "{blocks: 0:6, announce: 0.0.0.0:4000}": (
+        '30: nodes.a.announce: "0.0.0.0:4000" begins with 0.0.0.0, which nobody can connect to'
+    ),
+    "{blocks: 0:6, announce: 192.0.2.1:0}": (
+        '30: nodes.a.announce: "192.0.2.1:0" ends with port 0; ports are 1 to 65535'
+    ),
+    "{blocks: 0:6, announce: 192.0.2.1:70000}": (
+        '30: nodes.a.announce: "192.0.2.1:70000" ends with port 70000; ports are 1 to 65535'
+    ),
+    "{blocks: 0:6, announce: 192.0.2.1}": (
+        '30: nodes.a.announce: "192.0.2.1" is not IP:PORT; write both, for example "203.0.113.5:31340"'
+    ),
+    '{blocks: 0:6, announce: ":4000"}': (
+        '30: nodes.a.announce: ":4000" is not IP:PORT; write both, for example "203.0.113.5:31340"'
+    ),
+    "{blocks: 0:6, announce: 4000}": (
+        '30: nodes.a.announce: 4000 is not IP:PORT; write both, for example "203.0.113.5:31340"'
+    ),
     "{blocks: 4:2}": '15: nodes.a.blocks: "4:2" is empty; the end must be greater than the start',
     '{blocks: "0-6"}': '15: nodes.a.blocks: "0-6" is not a block range; write START:END, for example 0:8',
     '{blocks: "-1:6"}': '15: nodes.a.blocks: "-1:6" is not a block range; write START:END, for example 0:8',

@@ -55,10 +55,11 @@ def _files(draw: st.DrawFn) -> dict[str, Any]:
         host = draw(st.sampled_from(hosts))
         card = {"gpu": cards[host].pop()} if cards[host] else {"device": "cpu"}
         own = draw(st.fixed_dictionaries({}, optional=_settings))
+        port = {"port": 4000 + index}
         nodes[f"n{index}"] = {
             "host": host,
             "blocks": "0:6",
-            "port": draw(st.none() | st.just(4000 + index)),
+            **draw(st.sampled_from([{"port": None}, port, {**port, "announce": f"203.0.113.5:{5000 + index}"}])),
             **card,
             **own,
         }
@@ -118,7 +119,7 @@ def test_everything_is_written_out() -> None:
     assert tuple(tree["redundancy"]) == keys["redundancy"]
     assert tuple(tree["bootstrap"][0]) == keys["bootstrap[]"]
     assert set(tree["hosts"]["here"]) == set(keys["hosts.*"]) - {"ssh"}
-    assert tree["nodes"] == {"a": {"host": "here", "gpu": None, "blocks": "0:24", "port": None}}
+    assert tree["nodes"] == {"a": {"host": "here", "gpu": None, "blocks": "0:24", "port": None, "announce": None}}
     assert tree["defaults"]["update_period"] == "10s"
     assert tree["defaults"]["session_timeout"] == "24h"
     assert "\n  cuda_graphs: on\n" in render(spec)

@@ -10,7 +10,7 @@ import pytest
 from swarmctl.blocks import BlockRange, HostName, NodeName
 from swarmctl.config import find, load, preset_text, validate_text
 from swarmctl.errors import ConfigError, UsageError
-from swarmctl.spec import BootstrapSpec, Domain, HostSpec, RedundancyPolicy, ServerSettings, SwarmSpec
+from swarmctl.spec import BootstrapSpec, Domain, Endpoint, HostSpec, RedundancyPolicy, ServerSettings, SwarmSpec
 
 HEAD = "version: 1\nswarm: lab\nmodel: {source: me/tiny, blocks: 6, hidden_size: 64}\n"
 
@@ -60,6 +60,13 @@ def test_a_node_overrides_the_defaults_and_null_takes_one_back() -> None:
 def test_a_switch_is_on_or_off_and_other_readers_words_for_it_are_taken(written: str, meant: bool) -> None:
     (node,) = spec_of(f'{HEAD}nodes: {{a: {{blocks: "0:6", cuda_graphs: {written}}}}}\n').nodes.values()
     assert node.settings.cuda_graphs is meant
+
+
+def test_a_node_behind_something_that_forwards_is_announced_there() -> None:
+    (a, b) = spec_of(
+        f"{HEAD}nodes:\n  a: {{blocks: 0:6, port: 4000, announce: 203.0.113.5:31340}}\n  b: {{blocks: 0:6}}\n"
+    ).nodes.values()
+    assert (a.port, a.announce, b.announce) == (4000, Endpoint(ip="203.0.113.5", port=31340), None)
 
 
 def test_an_unquoted_range_is_read_as_written() -> None:

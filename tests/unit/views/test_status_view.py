@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from io import StringIO
 
 import pytest
-from support.builders import a_host, a_server, a_snapshot, a_spec, an_announcement
+from rich.console import Console
+from support.builders import a_host, a_server, a_snapshot, a_spec, an_announcement, probed
 
 from swarmctl.coverage import analyse, holders_of
 from swarmctl.snapshot import NodeState, Snapshot
@@ -20,6 +22,12 @@ def a_view(spec: SwarmSpec, snapshot: Snapshot) -> status.StatusView:
 
 def seen(spec: SwarmSpec, states: Mapping[str, NodeState] | None = None) -> status.StatusView:
     return a_view(spec, a_snapshot(spec, states=states))
+
+
+def screen_of(view: status.StatusView) -> str:
+    console = Console(file=StringIO(), width=120, color_system=None)
+    console.print(status.render(view, 120, symbols.UNICODE))
+    return console.file.getvalue()
 
 
 def demo() -> SwarmSpec:
@@ -83,6 +91,35 @@ def test_strangers_and_warnings_are_shown_apart(golden):
         warnings=("what is shown of the DHT is 14 s old: bootstrap peer boot does not run",),
     )
     golden("status-strangers", status.render(a_view(spec, snapshot), 120, symbols.UNICODE))
+
+
+def with_probes(spec: SwarmSpec, **changes: dict[str, object]) -> Snapshot:
+    """All nodes serve; the probes of some found something else."""
+    snapshot = a_snapshot(spec)
+    nodes = (probed(node, **changes.get(node.name.replace("-", "_"), {})) for node in snapshot.nodes)
+    return replace(snapshot, nodes=tuple(nodes))
+
+
+def test_stock_servers_are_named_in_one_line_with_the_command_that_replaces_them(golden):
+    spec = demo()
+    snapshot = with_probes(spec, left_a={"ours": False, "graphs": None}, right_b={"ours": False, "graphs": None})
+    golden("status-stock", status.render(a_view(spec, snapshot), 120, symbols.UNICODE))
+    one = with_probes(spec, left_a={"ours": False})
+    assert "left-a: a stock server, on CUDA" in screen_of(a_view(spec, one))
+
+
+def test_a_server_that_is_too_busy_for_the_probes_token_is_busy_and_counts():
+    spec = demo()
+    view = a_view(spec, with_probes(spec, left_a={"latency_ms": None, "busy_s": 12.0}))
+    assert "busy, 1.0 s" in screen_of(view)
+    assert view.verdict.health is Health.HEALTHY
+
+
+def test_the_document_says_of_each_node_whether_it_is_ours_and_what_its_graphs_do():
+    spec = demo()
+    nodes = status.document(a_view(spec, with_probes(spec, left_a={"ours": False, "graphs": None})))["nodes"]
+    assert [node["probe"]["ours"] for node in nodes] == [False, True, True, True, True]
+    assert [node["probe"]["graphs"] for node in nodes] == [None, *["by-shape"] * 4]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a cell of `verify recovery` left behind, and the judgement of it: made afterwards, and again from the file."""
+"""What a cell of `verify recovery` leaves behind, and what is told of it on the way: values."""
 
 from __future__ import annotations
 
@@ -107,11 +107,12 @@ class CellStarting:
 
 @dataclass(frozen=True, kw_only=True)
 class CellDone:
-    """A cell was judged."""
+    """A cell was judged. `trial`: what it was judged by; None where the cell came to no trial."""
 
     result: Result
     index: int
     total: int
+    trial: Trial | None = None
 
 
 Progress = StageStarting | CellStarting | CellDone

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from support.outcomes import KILL, PAUSE, a_result
+
+from swarmctl.trial import CellDone, CellStarting, StageStarting, Subject, Verdict
+from swarmctl_cli.views import recovery_live, symbols
+
+STAGE = StageStarting(family="llama", nodes=("a", "b1", "c"))
+STARTING = CellStarting(cell=KILL, subject=Subject.SWARMCTL, index=2, total=20)
+
+
+def said(progress, chosen=symbols.UNICODE) -> str | None:
+    line = recovery_live.line(progress, chosen)
+    return None if line is None else line.plain
+
+
+def test_a_swarm_that_is_prepared_is_said_with_its_nodes_where_they_are_known():
+    assert said(STAGE) == "llama: preparing 3 nodes: a, b1, c"
+    assert said(StageStarting(family="bloom", nodes=())) == "bloom: preparing a swarm"
+    assert recovery_live.running(STAGE) == "llama: preparing a swarm"
+
+
+def test_the_running_cell_is_shown_and_leaves_no_line():
+    assert said(STARTING) is None
+    assert recovery_live.running(STARTING) == "[ 3/20] llama/kill/mid-step/first/same/greedy"
+
+
+def test_a_cell_that_is_done_is_one_line_with_its_numbers():
+    done = CellDone(result=a_result(KILL), index=2, total=20)
+    assert said(done) == "[ 3/20] ✓ identical  llama/kill/mid-step/first/same/greedy  pause 156 ms, step 40 ms"
+    assert recovery_live.running(done) is None
+
+
+def test_a_cell_that_failed_says_why_and_whose_client_it_was():
+    result = a_result(PAUSE, Verdict.FAILED, subject=Subject.STOCK, pause_ms=None, reason="no answer in 12 s")
+    done = CellDone(result=result, index=0, total=2)
+    assert said(done, symbols.ASCII) == (
+        "[1/2] x failed  llama/pause/mid-step/first/same/beams (stock)  no answer in 12 s"
+    )
