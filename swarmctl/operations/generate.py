@@ -50,7 +50,8 @@ def run(
 
     Raises:
         UsageError: no bootstrap peer runs. RequestInvalid: the request itself is wrong.
-        RecoveryFailed: no server took a lost span over within the recover timeout.
+        RecoveryFailed: no server took a lost span over within the recover timeout; its context has, as `accepted`, the
+            tokens and the text that had come out for each prompt.
     """
     with connected(site) as client:
         return generate(site, client, request, sink=sink, text=text)

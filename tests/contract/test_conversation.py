@@ -7,6 +7,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -22,6 +24,7 @@ from swarmctl.client.conversation import Conversation
 from swarmctl.client.generate import Client, Connection, Listener, Sampling
 from swarmctl.errors import RecoveryFailed, RequestInvalid
 from swarmctl.events import Event, Hop, TokensEmitted
+from swarmctl.upstream.generation import Dice
 
 BLOCKS = 3
 PROMPT = [1, 0, 3]  # its answer has 17 tokens, the stop included
@@ -148,6 +151,9 @@ def test_a_chat_closes_an_answer_that_the_model_has_not_closed_and_no_other() ->
 def test_beam_search_sees_all_that_is_there_and_the_next_call_its_result() -> None:
     bench, beams = Bench(), Sampling(max_new_tokens=5, num_beams=3)
 
+    streams: set[int] = set()
+    bench.listener.request = lambda _hop, _position, _replay: streams.add(len(bench.a.open_streams))
+
     with bench.talk() as talk:
         (first,) = talk.say([PROMPT], Sampling(max_new_tokens=4))
         (found,) = talk.say([[4]], beams)
@@ -155,6 +161,7 @@ def test_beam_search_sees_all_that_is_there_and_the_next_call_its_result() -> No
 
     assert found == alone([*PROMPT, *first, 4], beams)
     assert last == alone([*PROMPT, *first, 4, *found, 2], Sampling(max_new_tokens=6))
+    assert streams == {1}, "a search does not share a server's cache with the session before it"
     assert not any(server.open_streams for server in bench.servers)
 
 
@@ -432,6 +439,67 @@ def test_an_error_of_the_callers_own_loses_no_token_and_doubles_none(where: str,
 
     assert talk.tokens == wanted.tokens
     assert bench.emitted == list(enumerate((token,) for token in wanted.answer[0]))
+
+
+class Broken:
+    """Calls a function, and raises at the n-th call, before it or after it."""
+
+    def __init__(self, function: Callable[..., Any], *, at: int, after: bool) -> None:
+        self._function = function
+        self._left = at
+        self._after = after
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._left -= 1
+        if self._left == 0 and not self._after:
+            raise MemoryError
+        made = self._function(*args, **kwargs)
+        if self._left == 0:
+            raise MemoryError
+        return made
+
+
+@pytest.mark.parametrize("sampling", [LONG, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_a_step_whose_token_did_not_come_to_be_is_done_again(
+    at: int, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, wanted = Bench(), undisturbed(([[3]], LONG), ([PROMPT], sampling))
+
+    with bench.talk() as talk:
+        talk.say([[3]], LONG)
+        with monkeypatch.context() as broken:
+            broken.setattr(bench.model, "answer", Broken(bench.model.answer, at=at, after=False))
+            with pytest.raises(MemoryError):
+                talk.say([PROMPT], sampling)
+        assert len(talk.answer[0]) == at - 1
+        talk.resume()
+
+    assert talk.tokens == wanted.tokens
+
+
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_random_numbers_of_a_draw_that_came_to_nothing_are_drawn_again(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = replace(DRAWN, seed=None)
+    wanted = undisturbed(([PROMPT], DRAWN))
+    wanted_after = undisturbed(([PROMPT], replace(DRAWN, max_new_tokens=at)), ([[4]], go_on))
+
+    def failing(talk: Conversation, at: int) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(Dice, "draw", partialmethod(Broken(Dice.draw, at=at, after=True)))
+            with pytest.raises(MemoryError):
+                talk.say([PROMPT], DRAWN)
+
+    with Bench().talk() as talk:
+        failing(talk, at)
+        talk.resume()
+        assert talk.tokens == wanted.tokens
+    with Bench().talk() as talk:
+        failing(talk, at + 1)
+        talk.say([[4]], go_on)
+        assert talk.tokens == wanted_after.tokens
 
 
 class PressAt:

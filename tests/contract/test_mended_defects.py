@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from support.stockswarm import JoinedBytes
 from swarmctl.blocks import BlockRange, PeerId
 from swarmctl.upstream.requests import StepRequest, encode_request
 
+TESTS = Path(__file__).parents[1]
 OPENING = {"step_id", "args_structure", "session_id", "max_length", "points", "active_adapter", "alloc_timeout"}
 
 
@@ -123,3 +126,17 @@ def test_all_requests_have_the_structure_by_which_a_server_reads_the_first_one(
         return MSGPackSerializer.loads(message.metadata)["args_structure"]
 
     assert structure(order, prompts, opens=opens, begin=0 if opens else 3) == structure()
+
+
+# --- the page ---------------------------------------------------------------------------------------------------
+
+
+def test_every_test_that_holds_a_defect_is_there() -> None:
+    page = (TESTS.parent / "docs" / "recovery.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if re.match(r"\| D\d+ ", line)]
+    named = {row: re.findall(r"`(\w+/\w+\.py)::(\w+)`", row) for row in rows}
+
+    assert len(rows) > 20
+    assert not [row[:40] for row, tests in named.items() if not tests]
+    for file, name in {test for tests in named.values() for test in tests}:
+        assert f"def {name}(" in (TESTS / file).read_text(encoding="utf-8"), f"{file} has no {name}"

@@ -1,4 +1,4 @@
-"""What a real petals server does with requests that our client never sends; see `tests/contract/test_stock_defects*`."""
+"""What a real petals server does with requests that our client never sends; see the contract tests of this name."""
 
 from __future__ import annotations
 

@@ -84,7 +84,9 @@ def a_client(tokenizer: object) -> Client:
     connection = Connection(
         source="lab/model", dht_prefix="lab", initial_peers=("/ip4/127.0.0.1",), sockets=Path("/run/x"), names={}
     )
-    return Client(SimpleNamespace(tokenizer=tokenizer), connection)  # type: ignore[arg-type]
+    settings = SimpleNamespace(eos_token_id=2)
+    model = SimpleNamespace(generation_config=settings, config=settings)
+    return Client(SimpleNamespace(tokenizer=tokenizer, model=model), connection)  # type: ignore[arg-type]
 
 
 def test_a_prompt_is_encoded_with_the_models_first_token() -> None:
