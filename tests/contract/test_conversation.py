@@ -179,16 +179,32 @@ def test_a_batch_is_one_session_and_shorter_answers_are_filled() -> None:
     assert again == [alone([*row, 1], Sampling(max_new_tokens=3)) for row in tokens]
 
 
-def test_a_seed_draws_what_transformers_draws_and_leaves_torchs_own_numbers_alone() -> None:
+@pytest.mark.parametrize(
+    "choice", [{"temperature": 1.3}, {"temperature": 4.0, "top_p": 0.4}, {"top_k": 2}, {"top_p": 0.3}], ids=repr
+)
+def test_a_seed_draws_what_transformers_draws_and_leaves_torchs_own_numbers_alone(choice: dict[str, float]) -> None:
+    choices = [Sampling(max_new_tokens=12, seed=seed, **choice) for seed in range(5)]  # type: ignore[arg-type]
     torch.manual_seed(1)
     before = torch.get_rng_state()
 
-    with Bench().talk() as talk:
-        (first,) = talk.say([PROMPT], DRAWN)
+    drawn = []
+    for sampling in choices:
+        with Bench().talk() as talk:
+            drawn += talk.say([PROMPT], sampling)
 
     assert torch.equal(torch.get_rng_state(), before)
-    assert first == alone(PROMPT, DRAWN)
-    assert first != alone(PROMPT, Sampling(max_new_tokens=12))
+    assert drawn == [alone(PROMPT, sampling) for sampling in choices]
+    assert len(set(drawn)) > 1
+
+
+def test_what_a_model_says_of_itself_holds_where_nothing_else_is_asked_for() -> None:
+    bench = Bench()
+    bench.model.generation_config.top_k = 1
+
+    with bench.talk() as talk:
+        (drawn,) = talk.say([PROMPT], Sampling(max_new_tokens=20, temperature=5.0))
+
+    assert drawn == alone(PROMPT, LONG)
 
 
 def test_without_a_seed_draws_follow_from_torchs_own_numbers_and_go_on_from_call_to_call() -> None:

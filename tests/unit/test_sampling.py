@@ -66,6 +66,7 @@ class Words:
     """A tokenizer of whole words, which begins every text with token 1; a chat template writes its own."""
 
     chat_template: str | None = None
+    pad_token_id: int | None = None
     seen: list[str] = field(default_factory=list)
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> SimpleNamespace:
