@@ -285,6 +285,21 @@ def test_a_first_call_that_the_servers_refuse_adds_nothing() -> None:
         assert "accepted" not in caught.value.context
 
 
+def test_a_later_call_that_the_servers_refuse_adds_nothing_either() -> None:
+    bench = Bench()
+
+    with bench.talk() as talk:
+        (first,) = talk.say([PROMPT], LONG)
+        bench.a.will(KeyError("adapter lab/other not found"))
+        with pytest.raises(RequestInvalid, match="do not have this adapter"):
+            talk.say([[4]], LONG)
+        assert talk.tokens == ((*PROMPT, *first),)
+        assert talk.answer == (first,)
+        (second,) = talk.say([[2]], LONG)
+
+    assert second == alone([*PROMPT, *first, 2], LONG)
+
+
 def test_there_is_nothing_to_resume_before_something_was_said() -> None:
     with Bench().talk() as talk, pytest.raises(RequestInvalid, match="nothing was said yet"):
         talk.resume()
@@ -409,6 +424,24 @@ def test_an_answer_that_had_ended_when_its_call_failed_owes_nothing() -> None:
         assert talk.resume() == [()]
         assert len(bench.a.received) == asked
         assert talk.answer == (alone([1, 1, 8], Sampling(max_new_tokens=1)),)
+
+
+def test_text_that_another_sequences_listener_kept_from_being_shown_is_made_up_for() -> None:
+    bench, shown = Bench(), dict[int, str]()
+
+    def once(index: int, piece: str) -> None:
+        first = not shown
+        shown[index] = shown.get(index, "") + piece
+        if first:
+            raise BrokenPipeError
+
+    bench.listener.text = once
+    with bench.talk() as talk:
+        with pytest.raises(BrokenPipeError):
+            talk.say([PROMPT, [1, 2, 1]], Sampling(max_new_tokens=1))
+        talk.resume()
+
+    assert [shown[index] for index in (0, 1)] == list(talk.texts)
 
 
 def fails(bench: Bench, where: str, at: int) -> Callable[[], None]:

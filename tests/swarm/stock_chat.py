@@ -91,7 +91,7 @@ def main(file: Path, prompt: str) -> None:
         config.load(file), Path(os.environ["SWARMCTL_STATE"]), Path(os.environ["SWARMCTL_RUN"]), python=sys.executable
     )
     connection = replace(connection_to(site, read_snapshot(site)), step_timeout_s=REQUEST_TIMEOUT_S)
-    pause_s = 1.5 * max(node.settings.step_timeout_s for node in site.spec.nodes.values())
+    pause_s = 1.5 * min(node.settings.step_timeout_s for node in site.spec.nodes.values())
     with open_model(address_of(connection), stock=True) as opened:
         import torch
 
