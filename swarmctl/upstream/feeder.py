@@ -17,7 +17,7 @@ from swarmctl.upstream.failures import RequestFailed, StreamSpent, TooManyTokens
 from swarmctl.upstream.history import Histories
 from swarmctl.upstream.hooks import Hooks
 from swarmctl.upstream.legs import Answered, LegStreams, Occurrence, Overdue, Request, SessionSettings, Unanswered
-from swarmctl.upstream.liveness import Forward
+from swarmctl.upstream.liveness import Forward, Liveness
 from swarmctl.upstream.narrator import Narrator
 from swarmctl.upstream.requests import StepRequest, encode_request
 from swarmctl.upstream.router import Router
@@ -194,11 +194,12 @@ class Feeder:
         self._narrator.route_found(suspect.blocks, hops, others, took_ms=0.0)
         self._router.report_failure(suspect.peer, FailureKind.SLOW)
 
-        def seen(there: bool) -> None:
-            if there:
-                self._router.report_success(suspect.peer)
-            else:
+        def seen(life: Liveness) -> None:
+            if not life.is_there:
                 self._router.report_failure(suspect.peer, FailureKind.SILENT)
+            elif life.busy_s < self._settings.suspect_after_s:
+                self._router.report_success(suspect.peer)
+            # One that has been busy with a single task for so long is left alone for a while: it may hang in it.
 
         self._legs.look_later(suspect.peer, self._feedings[suspect.id].forward, seen)
 

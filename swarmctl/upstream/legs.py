@@ -24,7 +24,7 @@ from hivemind.proto import runtime_pb2
 
 from swarmctl.blocks import PeerId
 from swarmctl.recovery import Leg
-from swarmctl.upstream.liveness import Forward, look
+from swarmctl.upstream.liveness import Forward, Liveness, look
 from swarmctl.upstream.stream import ServerStream
 from swarmctl.upstream.suspicion import Pace, watch
 
@@ -214,15 +214,17 @@ class LegStreams:
 
     # --- looks ----------------------------------------------------------------------------------------------
 
-    async def _is_there(self, peer: PeerId, forward: Forward) -> bool:
-        within_s = self._settings.look_timeout_s
-        return (await look(self._p2p, PeerID.from_base58(peer), within_s=within_s, forward=forward)).is_there
+    async def _look(self, peer: PeerId, forward: Forward) -> Liveness:
+        return await look(self._p2p, PeerID.from_base58(peer), within_s=self._settings.look_timeout_s, forward=forward)
 
-    def look_later(self, peer: PeerId, forward: Forward, seen: Callable[[bool], None]) -> None:
-        """Look at a server in the background and tell, on the event loop, whether it is there."""
+    async def _is_there(self, peer: PeerId, forward: Forward) -> bool:
+        return (await self._look(peer, forward)).is_there
+
+    def look_later(self, peer: PeerId, forward: Forward, seen: Callable[[Liveness], None]) -> None:
+        """Look at a server in the background and tell, on the event loop, what was seen."""
 
         async def look_now() -> None:
-            seen(await self._is_there(peer, forward))
+            seen(await self._look(peer, forward))
 
         looking = RemoteExpertWorker.run_coroutine(look_now(), return_future=True)
         self._looks.add(looking)

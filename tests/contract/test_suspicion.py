@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -130,6 +131,20 @@ def test_a_server_that_hangs_behind_a_living_daemon_is_overtaken() -> None:
 
     assert bench.told("PeerOvertaken", "PeerFailed") == ["PeerOvertaken"]
     assert bench.route() == ["b=0:6"]
+
+
+def test_a_server_that_hangs_in_a_task_is_left_alone_for_a_while_although_its_process_lives() -> None:
+    bench = watchful("a=0:6", "b=0:6")
+    bench["a"].will(Hang)
+    bench["a"].busy_s = 3.0
+
+    bench.step()
+
+    def looked() -> None:
+        assert not bench.session._legs._looks, "nobody looks any more"
+
+    eventually(looked, within_s=5)
+    assert peer_id("a") in bench.router.bans.banned(time.monotonic())
 
 
 def test_a_hedge_goes_on_as_the_replacement_when_the_suspect_fails() -> None:

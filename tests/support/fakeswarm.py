@@ -105,6 +105,7 @@ class FakeServer:
     received: list[Received] = field(default_factory=list)
     alive: bool = True
     paused: bool = False
+    busy_s: float = 0.0
     dials: int = 0
     pings: int = 0
     open_streams: list[_Stream] = field(default_factory=list)
@@ -305,7 +306,7 @@ class FakeRouter:
             raise ControlFailure(DIAL_ERROR.format(peer=peer_id(server.name)))
         if server.paused:
             await asyncio.Event().wait()
-        beat = Beat(computes=True, busy_s=0.0, done=len(server.received), version="0", graphs="eager")
+        beat = Beat(computes=True, busy_s=server.busy_s, done=len(server.received), version="0", graphs="eager")
         return runtime_pb2.ExpertResponse(metadata=encode_beat(beat))
 
     def route(
@@ -324,7 +325,7 @@ class FakeRouter:
         now = time.monotonic()
         if lift_bans:
             return choose_with_bans(offers, need, bans=self.bans, now=now, tried=avoid, cache_tokens=cache_tokens)
-        return choose_route(offers, need, avoid=avoid | self.bans.banned(now), cache_tokens=cache_tokens)
+        return choose_route(offers, need, avoid=avoid | self.bans.banned(now, slow=False), cache_tokens=cache_tokens)
 
     def record_of(self, _peer: PeerId) -> SimpleNamespace:
         return SimpleNamespace(torch_dtype=self.dtype)
