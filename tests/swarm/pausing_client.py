@@ -50,8 +50,8 @@ class Pausing:
         with self.client.conversation(max_length=250, listener=Listener(sink=self.events.append)) as talk:
             scenario(talk)
             (answer,) = talk.answer
-        (expected,) = self.client.generate_locally([self.ids], Sampling(max_new_tokens=len(answer)))
         bans = self.client._opened.router.bans.banned(time.monotonic())
+        (expected,) = self.client.generate_locally([self.ids], Sampling(max_new_tokens=len(answer)))
         said = {
             "scenario": name,
             "events": [encode(event) for event in self.events],

@@ -68,7 +68,11 @@ def prepare(stage: Stage, cell: Cell) -> Cast | NoCast:
     reason = stage.can(cell.fault)
     if reason is not None:
         return NoCast(reason=reason)
-    stage.restore()
+    if stage.own:
+        # There is nobody to spare: whoever was struck in the cell before is needed to judge who may be struck in this.
+        stage.ready(stage.struck_nodes())
+    else:
+        stage.restore()
     alive = [node.name for node in read_snapshot(stage.site).nodes if node.state is NodeState.ONLINE]
     cast = assign(cell, stage.nodes_for(cell.fault), stage.num_blocks, alive=alive)
     if isinstance(cast, NoCast):

@@ -34,6 +34,7 @@ from swarmctl.coverage import assess, holders_of
 from swarmctl.errors import Refused, SwarmctlError
 from swarmctl.events import EventSink
 from swarmctl.matrix import Fault
+from swarmctl.models.profile import read_profile
 from swarmctl.models.tiny import TinyShape
 from swarmctl.operations.launching import declared, ensure_identities, start
 from swarmctl.operations.models import make_tiny
@@ -284,7 +285,9 @@ def own_stage(site: Site, *, sink: EventSink = lambda _event: None) -> Iterator[
             hints=["swarmctl up"],
         )
     online = read_snapshot(site).replicas()
-    family = Path(site.spec.model.source).name
+    profile = read_profile(site.spec.model.source)
+    # A hub's model that is not on this machine does not say what it is; then its name does.
+    family = Path(site.spec.model.source).name if profile is None else profile.family
     stage = Stage(site=site, family=family, nodes={node.name: node.blocks for node in online}, sink=sink, own=True)
     try:
         yield stage

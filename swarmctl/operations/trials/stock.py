@@ -82,7 +82,7 @@ def try_stock(client: TrialClient, cell: Cell) -> Trial:
     with Strikes(client, cell, cast, told=False) as strikes:
         strikes.watch(takes)
         late = _Parent(client, takes, strikes).play(_order(client, cell, cast, calm))
-        missed = strikes.missed()
+        missed = strikes.missed() or _failed_before(takes)
     return Trial(
         cell=cell,
         subject=Subject.STOCK,
@@ -91,6 +91,15 @@ def try_stock(client: TrialClient, cell: Cell) -> Trial:
         took_s=clock.monotonic() - began,
         missed=missed,
     )
+
+
+def _failed_before(takes: Sequence[Take]) -> str | None:
+    """Nothing is known of a fault if the client had failed already, as with a prompt that no server takes at once."""
+    led = takes[-1].moments
+    errors = [take.error for take in takes if take.error is not None]
+    if led is None or led.blows or not errors:
+        return None
+    return f"petals' client had failed before the fault: {errors[0]}"
 
 
 def _order(client: TrialClient, cell: Cell, cast: Cast, calm: Sequence[Calm]) -> Order:
