@@ -100,6 +100,9 @@ class StockBench:
         compressions: dict[str, int] | None = None,
         **config: Any,
     ) -> None:
+        # Its destructor waits for the event loop, also when the garbage is collected by the event loop's own thread,
+        # which then waits for itself; for the rest of this process nobody's does.
+        _ServerInferenceSession.__del__ = _do_nothing
         self.servers = {server.name: server for server in servers_of(*texts)}
         self.dht = FakeDht()
         for server in self.servers.values():
@@ -168,6 +171,10 @@ class StockBench:
         self.session._closed = True
         self.manager.shutdown()
         RemoteExpertWorker.run_coroutine(_cancel_writers())
+
+
+def _do_nothing(_session: _ServerInferenceSession) -> None:
+    return
 
 
 async def _cancel_writers() -> None:

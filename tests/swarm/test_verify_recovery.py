@@ -70,7 +70,7 @@ def _told_in_order(told: list[Progress], cells: tuple[Cell, ...]) -> None:
 
 
 def _kept(folder: Path) -> None:
-    trials = {(trial.cell, trial.subject): trial for trial in read_saved(folder)}
+    trials = {(trial.cell, trial.subject): trial for trial in read_saved(folder).trials}
     assert len(trials) == 10
 
     (run,) = trials[KILLED, Subject.SWARMCTL].runs
