@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swarmctl.errors import UsageError
+from swarmctl.events import Event, NodeReady
 from swarmctl.matrix import QUICK, Cell, Cover, Fault, Moment, Traffic, Victim, full, impossible, parse_cell, select
 from swarmctl.matrix.choice import FAMILIES
-from swarmctl.trial import Progress, Subject
+from swarmctl.trial import CellStarting, Progress, StageStarting, Subject
+from swarmctl_cli.views.recovery_live import NodeUp, Told
 
 if TYPE_CHECKING:
     from swarmctl.operations.site import Site
@@ -26,8 +28,40 @@ class Attempt:
     save: Path | None = None
 
 
-Trying = Callable[[Attempt, Callable[[Progress], None]], object]
+Trying = Callable[[Attempt, Callable[[Told], None]], object]
 """Tries every cell of an attempt and tells each step of it, in order; what became of a cell is its `CellDone`."""
+
+_AT_ONCE_S = 2.0
+"""Before each cell all its nodes are looked at; one that is ready sooner than this has never been away."""
+
+
+class Arrivals:
+    """Tells who comes up, between the steps of a run: while a swarm is prepared each node once, with its number."""
+
+    def __init__(self, tell: Callable[[Told], None]) -> None:
+        self._tell = tell
+        self._awaited: frozenset[str] = frozenset()
+        self._ready: set[str] = set()
+
+    def step(self, progress: Progress) -> None:
+        """Take a step of the run, and pass it on."""
+        if isinstance(progress, StageStarting):
+            self._awaited, self._ready = frozenset(progress.nodes), set()
+        elif isinstance(progress, CellStarting):
+            self._awaited = frozenset()
+        self._tell(progress)
+
+    def event(self, event: Event) -> None:
+        """Take an event of the stage; an `EventSink`."""
+        if not isinstance(event, NodeReady):
+            return
+        node = str(event.node)
+        if self._awaited and node in self._awaited - self._ready:
+            self._ready.add(node)
+            numbers = (len(self._ready), len(self._awaited))
+            self._tell(NodeUp(node=node, took_s=event.took_s, ready=numbers[0], total=numbers[1]))
+        elif not self._awaited and event.took_s >= _AT_ONCE_S:
+            self._tell(NodeUp(node=node, took_s=event.took_s))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +93,13 @@ class Wanted:
         if own is not None:
             cells = tuple(dict.fromkeys(replace(cell, family=own) for cell in cells))
         return self._fitting(cells) if self._narrow else cells
+
+    def made(self, cells: Iterable[Cell], *, own: str | None = None) -> tuple[Cell, ...]:
+        """Those of `cells` that are in neither list and were made because the options of the axes ask for them."""
+        if not self._narrow:
+            return ()
+        known = {cell if own is None else replace(cell, family=own) for cell in (*QUICK, *full())}
+        return tuple(cell for cell in cells if cell not in known)
 
     def among(self, cells: Iterable[Cell]) -> frozenset[Cell]:
         """Those of `cells`, which were tried before, that are meant; all of them if nothing is said.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from rich.live import Live
 from rich.text import Text
 
 from swarmctl.events import Event, EventSink
-from swarmctl.trial import Progress
 from swarmctl_cli.output import Format, Output
 from swarmctl_cli.views import failover, recovery_live, rollout, symbols
 
@@ -137,15 +137,17 @@ def follow_rollout(out: Output) -> AbstractContextManager[EventSink]:
 
 
 @contextmanager
-def follow_trials(out: Output) -> Iterator[Callable[[Progress], None]]:
-    """A sink for `verify recovery`, on stderr: a line a cell; on a terminal also what runs now, and for how long."""
+def follow_trials(out: Output) -> Iterator[Callable[[recovery_live.Told], None]]:
+    """A sink for `verify recovery`, on stderr: a line a cell, and what runs now: on a terminal with its time."""
     chosen = symbols.choose(out.ascii_only)
     if not out.live:
+        began_s = time.monotonic()
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: recovery_live.Told) -> None:
             said = recovery_live.line(progress, chosen)
             if said is not None:
                 out.say(said)
+            _say(out, recovery_live.begins(progress, time.monotonic() - began_s))
 
         yield tell
         return
@@ -156,11 +158,13 @@ def follow_trials(out: Output) -> Iterator[Callable[[Progress], None]]:
     with bars.Progress(*columns, console=out.words, transient=True) as shown:
         task: bars.TaskID | None = None
 
-        def sink(progress: Progress) -> None:
+        def sink(progress: recovery_live.Told) -> None:
             nonlocal task
             said = recovery_live.line(progress, chosen)
             if said is not None:
                 shown.console.print(said)
+            if isinstance(progress, recovery_live.NodeUp):
+                return
             now = recovery_live.running(progress)
             # A new task starts at zero: the time is that of the cell, not of the whole run.
             if task is not None:

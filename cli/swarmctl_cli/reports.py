@@ -34,6 +34,8 @@ class Files:
         Raises:
             UsageError: names the file.
         """
+        if self.junit is not None and self.html is not None and self.junit.resolve() == self.html.resolve():
+            raise UsageError("--junit and --html name the same file", reasons=[str(self.junit)])
         for path in (self.junit, self.html):
             folder = None if path is None else path.absolute().parent
             if folder is None or path is None:
@@ -43,14 +45,26 @@ class Files:
                 raise UsageError(f"cannot write the report {path}", reasons=[why])
 
 
-def conclude(run: Run, outcomes: Sequence[Outcome], files: Files) -> None:
-    """Publish the outcomes and end the command with their answer.
+def check_folder(folder: Path) -> None:
+    """Find out before minutes of trials that histories cannot be kept in `folder`; makes nothing.
+
+    Raises:
+        UsageError: it is, or would have to be in, something that is no folder or cannot be written to.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        why = f"{there} is a file" if not there.is_dir() else f"{there} cannot be written to"
+        raise UsageError(f"cannot keep histories in {folder}", reasons=[why])
+
+
+def conclude(run: Run, outcomes: Sequence[Outcome], files: Files, *, partly: SwarmctlError | None = None) -> None:
+    """Publish the outcomes and end the command with their answer, or with `partly` where that is yes.
 
     Raises:
         typer.Exit: with the exit code of an answer that is not yes.
         SwarmctlError: as `publish`.
     """
-    error = negative(run, [outcome.result for outcome in outcomes])
+    error = negative(run, [outcome.result for outcome in outcomes]) or partly
     publish(run, outcomes, files, cause=error)
     if error is not None:
         raise typer.Exit(error.exit_code)

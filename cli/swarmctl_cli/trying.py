@@ -2,43 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
 
-from swarmctl.errors import Refused, SwarmctlError, UsageError
+from swarmctl.errors import PartialFailure, Refused, SwarmctlError, UsageError
 from swarmctl.matrix import Cell
-from swarmctl.trial import CellDone, Progress
-from swarmctl_cli.attempt import Attempt, Wanted
+from swarmctl.trial import CellDone, Subject
+from swarmctl_cli.attempt import Arrivals, Attempt, Wanted
 from swarmctl_cli.context import Run
 from swarmctl_cli.errors import Interrupted
 from swarmctl_cli.reports import Files, publish
 from swarmctl_cli.views import recovery
 from swarmctl_cli.views.measure import count, listing
 from swarmctl_cli.views.recovery import Outcome
+from swarmctl_cli.views.recovery_live import Told
 
 if TYPE_CHECKING:
     from swarmctl.operations.site import Site
     from swarmctl.operations.trials.foresight import Foresight
+    from swarmctl.operations.trials.saved import Saved
 
 _MOST_REASONS = 8
 
 
-def judge_again(folder: Path, wanted: Wanted) -> list[Outcome]:
+def judge_again(
+    run: Run, folder: Path, wanted: Wanted, subjects: tuple[Subject, ...]
+) -> tuple[list[Outcome], PartialFailure | None]:
     """The outcomes of saved histories, judged as they would be today; starts nothing, and needs no torch.
 
+    With them comes the error that some histories are damaged, which are warned of; None if all can be read.
+
     Raises:
-        UsageError: the folder holds none, a file is damaged, or none is of a wanted cell.
+        UsageError: the folder holds none, or none is of a wanted cell or of these clients.
+        SwarmctlError: all are damaged.
     """
     from swarmctl.operations.trials.saved import read_saved
     from swarmctl.trial import judge
 
-    trials = read_saved(folder)
+    saved = read_saved(folder)
+    for line in saved.replaced:
+        run.out.warn(line)
+    for line in saved.damaged:
+        run.out.warn(f"cannot be read: {line}")
+    trials = [trial for trial in saved.trials if trial.subject in subjects]
+    if not trials:
+        raise UsageError(
+            f"no history of the {subjects[0].value} client is in {folder}",
+            reasons=[f"{count(len(saved.trials), 'history', 'histories')} there, of another client"],
+        )
     meant = wanted.among(trial.cell for trial in trials)
     chosen = sorted((trial for trial in trials if trial.cell in meant), key=lambda trial: _place(trial.cell))
-    return [Outcome(result=judge(trial), trial=trial) for trial in chosen]
+    return [Outcome(result=judge(trial), trial=trial) for trial in chosen], _partly(folder, saved)
+
+
+def _partly(folder: Path, saved: Saved) -> PartialFailure | None:
+    if not saved.damaged:
+        return None
+    damaged = count(len(saved.damaged), "history", "histories")
+    return PartialFailure(
+        f"{damaged} in {folder} cannot be read; the others are judged",
+        reasons=saved.damaged,
+        hints=["take the damaged ones away, or record them again with --save"],
+    )
 
 
 def _place(cell: Cell) -> tuple[str, tuple[int, ...]]:
@@ -122,9 +156,9 @@ def carry_out(run: Run, attempt: Attempt, files: Files) -> list[Outcome]:
     _make(attempt.save)
     outcomes: list[Outcome] = []
     try:
-        with follow_trials(run.out) as shown:
+        with follow_trials(run.out) as shown, _ctrl_c_answered(run, attempt):
 
-            def sink(progress: Progress) -> None:
+            def sink(progress: Told) -> None:
                 if isinstance(progress, CellDone):
                     outcomes.append(Outcome(result=progress.result, trial=progress.trial))
                     run.interrupt_note = _told(attempt, outcomes)
@@ -138,13 +172,41 @@ def carry_out(run: Run, attempt: Attempt, files: Files) -> list[Outcome]:
             publish(run, outcomes, files, cause=cause)
         raise
     if attempt.save is not None:
-        run.out.say(f"the histories are in {attempt.save}; to judge them again, add: --recheck {attempt.save}")
+        again = f"swarmctl verify recovery --recheck {shlex.quote(str(attempt.save))}"
+        run.out.say(f"the histories are in {attempt.save}; to judge them again: {again}")
     return outcomes
 
 
+@contextmanager
+def _ctrl_c_answered(run: Run, attempt: Attempt) -> Iterator[None]:
+    """Ctrl-C is answered when it comes; its exception is told only when everything is down, seconds later."""
+    before = signal.getsignal(signal.SIGINT)
+    # A handler of somebody else's stays, and so does a Ctrl-C that is to be ignored.
+    if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
+        yield
+        return
+    mine = os.getpid()
+    doing = "taking the swarms down" if attempt.site is None else "starting again who was struck"
+
+    def answer(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        # hivemind's processes are forked off this one, and a terminal interrupts them too.
+        if os.getpid() == mine:
+            # The signal may have come in the middle of another line's way out.
+            with suppress(RuntimeError):
+                run.out.say(f"interrupted: {doing} (a few seconds) …")
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, answer)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _told(attempt: Attempt, outcomes: list[Outcome]) -> str:
-    total = len(attempt.cells) * len(attempt.subjects)
-    done = f"{len(outcomes)} of {count(total, 'trial')} done"
+    # A cell is done when every client was tried in it, one after the other.
+    done = f"{len(outcomes) // len(attempt.subjects)} of {count(len(attempt.cells), 'cell')} done"
     kept = f", their histories are in {attempt.save}" if attempt.save is not None and outcomes else ""
     if attempt.site is None:
         return f"{done}{kept}; the swarms made for the run are gone"
@@ -173,8 +235,10 @@ def _refusal(run: Run, site: Site, foresight: Foresight) -> Refused:
     return Refused(f"swarm {swarm} cannot be used for {what}; nothing was struck", reasons=reasons, hints=hints)
 
 
-def _really(attempt: Attempt, tell: Callable[[Progress], None]) -> None:
+def _really(attempt: Attempt, tell: Callable[[Told], None]) -> None:
     from swarmctl.operations.trials.run import local_stages, own_stages, verify
 
-    stages = local_stages() if attempt.site is None else own_stages(attempt.site)
-    verify(stages, attempt.cells, subjects=attempt.subjects, progress=tell, save=attempt.save)
+    arrivals = Arrivals(tell)
+    sink = arrivals.event
+    stages = local_stages(sink=sink) if attempt.site is None else own_stages(attempt.site, sink=sink)
+    verify(stages, attempt.cells, subjects=attempt.subjects, progress=arrivals.step, save=attempt.save)

@@ -50,7 +50,8 @@ class Summary:
 def summarise(results: Sequence[Result]) -> Summary:
     """The summary; the petals client is the control, and none of its verdicts counts against the proof."""
     ours = [result for result in results if result.subject is Subject.SWARMCTL]
-    paused = [(one.pause_ms, one) for one in ours if one.pause_ms is not None and not _waits(one.cell)]
+    hit = [one for one in ours if one.verdict is not Verdict.NOT_HIT]
+    paused = [(one.pause_ms, one) for one in hit if one.pause_ms is not None and not _waits(one.cell)]
     worst = max(paused, key=lambda pair: pair[0], default=None)
     ratios = [pause_ms / result.step_ms_median for pause_ms, result in paused if result.step_ms_median]
     return Summary(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+from collections.abc import Callable
 from xml.etree import ElementTree
 
 import pytest
@@ -12,7 +14,8 @@ from support.shell import SWARM, Finished, Shell
 
 from swarmctl.errors import NodeFailed, SwarmctlError
 from swarmctl.matrix import QUICK, Fault, Traffic, full
-from swarmctl.trial import Subject, Verdict
+from swarmctl.trial import Progress, Subject, Verdict
+from swarmctl_cli.attempt import Attempt
 
 STOCK = Subject.STOCK
 
@@ -100,10 +103,11 @@ def test_what_is_not_proved_comes_with_its_reason_and_the_command_that_repeats_i
     assert error["hints"] == [f"swarmctl verify recovery {QUICK[3]}"]
 
 
-def test_progress_goes_to_stderr_a_line_a_cell(bare, trials):
+def test_progress_goes_to_stderr_when_a_cell_begins_and_when_it_is_done(bare, trials):
     done = verify(bare, str(A_KILL))
-    assert done.err.splitlines() == [
+    assert re.sub(r"\d+\.\d s", "0.0 s", done.err).splitlines() == [
         "llama: preparing 3 nodes: a, b, c",
+        f"[1/1] {A_KILL}: begins, 0.0 s into the run",
         f"[1/1] ✓ identical  {A_KILL}  pause 156 ms, step 40 ms",
     ]
     assert verify(bare, str(A_KILL), "-q").err == ""
@@ -127,6 +131,20 @@ def test_cells_are_chosen_by_name_by_axis_or_in_full(bare, trials):
     assert axes == tuple(cell for cell in QUICK if cell.fault in (Fault.PAUSE, Fault.SLOW))
     assert whole == tuple(cell for cell in full() if cell.family == "bloom" and cell.traffic is Traffic.CHAT)
     assert [(cell.fault, cell.traffic) for cell in made] == [(Fault.PARTITION, Traffic.BEAMS)]
+
+
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        (["--fault", "partition", "--traffic", "beams"], 1),
+        (["--fault", "pause"], 0),
+        (["--full", "--fault", "pause"], 0),
+        ([], 0),
+    ],
+)
+def test_cells_that_are_in_neither_list_are_said_to_be_made(bare, trials, words, made):
+    done = verify(bare, "--list", *words)
+    assert done.err == ("1 cell made for these filters\n" if made else "")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +191,7 @@ def test_histories_and_reports_go_where_they_are_asked_to(bare, trials):
     assert ElementTree.parse(junit).getroot().get("failures") == "1"
     assert html.read_text().count("<figure>") == len(QUICK)
     assert (trials.attempt.save, save.is_dir()) == (save, True)
-    assert f"add: --recheck {save}" in done.err
+    assert f"to judge them again: swarmctl verify recovery --recheck {save}\n" in done.err
     assert f"wrote {html}" in done.err
 
 
@@ -186,6 +204,27 @@ def test_a_report_that_cannot_be_written_stops_it_before_anything_starts(bare, t
     assert verify(bare, "--html", str(bare.folder)).code == 2
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--list"]])
+def test_a_file_where_the_histories_should_go_is_found_before_anything_starts(bare, trials, more):
+    file = bare.folder / "file"
+    file.write_text("")
+    done = verify(bare, "--save", str(file), *more)
+    assert (done.code, trials.asked, done.out) == (2, [], "")
+    assert f"{file} is a file" in done.err
+
+
+def test_a_dry_run_makes_no_folder_for_the_histories(bare, trials):
+    assert verify(bare, "--save", str(bare.folder / "some/histories"), "--dry-run").code == 0
+    assert not (bare.folder / "some").exists()
+
+
+def test_two_reports_in_one_file_are_refused(bare, trials):
+    same = ["--html", str(bare.folder / "report"), "--junit", str(bare.folder / "." / "report")]
+    done = verify(bare, *same)
+    assert (done.code, trials.asked) == (2, [])
+    assert "name the same file" in done.err
+
+
 def test_after_ctrl_c_what_was_tried_is_shown_and_written(bare, trials):
     trials.breaks = (2, KeyboardInterrupt())
     page = bare.folder / "page.html"
@@ -195,10 +234,35 @@ def test_after_ctrl_c_what_was_tried_is_shown_and_written(bare, trials):
     assert str(QUICK[1]) in page.read_text()
     assert done.err.splitlines()[-2:] == [
         "error: interrupted",
-        "  2 of 10 trials done; the swarms made for the run are gone",
+        "  2 of 10 cells done; the swarms made for the run are gone",
     ]
     document = verify(bare, "-o", "json").document
     assert (document["error"]["code"], len(document["data"]["cells"])) == ("Interrupted", 2)
+
+
+def test_ctrl_c_is_answered_before_the_swarms_are_down(bare):
+    # A test run in the background may ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupted(_attempt: Attempt, _tell: Callable[[Progress], None]) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    bare.try_cells = interrupted
+    try:
+        done = verify(bare)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done.code == 130
+    assert done.err.splitlines()[:2] == [
+        "interrupted: taking the swarms down (a few seconds) …",
+        "error: interrupted",
+    ]
+
+
+def test_a_cell_is_done_when_both_clients_were_tried_in_it(bare, trials):
+    trials.breaks = (3, KeyboardInterrupt())
+    assert "  1 of 10 cells done; " in verify(bare, "--client", "both").err
 
 
 def test_a_swarm_that_does_not_start_leaves_what_was_tried_before(bare, trials):

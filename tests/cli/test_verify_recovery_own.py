@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 
 import pytest
 from support.outcomes import A_KILL, a_trial
 from support.shell import Finished, Shell
+from support.tales import Incident, tell
 
+from swarmctl.blocks import NodeName
 from swarmctl.matrix import Cell, Fault, Victim
-from swarmctl.trial import encode_trial
+from swarmctl.trial import Subject, encode_trial
 
 OWN = """\
 version: 1
@@ -107,6 +110,25 @@ def test_a_swarm_that_does_not_run_is_refused(bare, trials):
     assert f"hint: swarmctl -c {path} up" in done.err
 
 
+def test_a_swarm_of_which_nobody_serves_yet_is_refused_with_each_nodes_state(bare, trials):
+    path = bare.folder / "mine.yaml"
+    path.write_text(OWN.replace("MIN", "1"))
+    assert bare("-c", str(path), "plan").code == 0
+    bare.host.stuck = {NodeName(name): "joining" for name in ("left-a", "left-b", "right-a", "right-b")}
+    assert bare("-c", str(path), "up", "--timeout", "30").code == 6
+    done = verify(bare, "-c", str(path), "--yes")
+    assert (done.code, trials.asked, done.out) == (5, [], "")
+    assert "error: no node of swarm lab serves yet\n  left-a: JOINING\n  left-b: JOINING\n" in done.err
+    assert f"hint: swarmctl -c {path} status" in done.err
+
+
+def test_a_cell_that_is_made_for_ones_own_swarm_is_said_to_be(bare, trials):
+    file = own(bare)
+    done = verify(bare, "-c", file, "--list", "--fault", "kill", "--traffic", "chat", "--victim", "last")
+    assert (done.code, done.err) == (0, "1 cell made for these filters\n")
+    assert "made" not in verify(bare, "-c", file, "--list", "--fault", "kill").err
+
+
 def saved(folder: Path, *cells: Cell) -> Path:
     """A folder with a history of each cell."""
     folder.mkdir()
@@ -143,11 +165,82 @@ def test_a_recheck_can_be_narrowed_to_some_cells(bare, trials):
     assert "no saved history is of such a cell" in done.err
 
 
-def test_a_damaged_history_is_named(bare):
+def proved(folder: Path) -> Path:
+    """A folder with a history that is judged to be identical."""
+    folder.mkdir()
+    (folder / "0.jsonl").write_text(encode_trial(a_trial(A_KILL, tell([Incident.QUIET, Incident.LOST]).run())))
+    return folder
+
+
+def test_a_damaged_history_is_named_and_the_others_are_judged(bare):
+    folder = proved(bare.folder / "histories")
+    (folder / "1.jsonl").write_text("{")
+    done = verify(bare, "--recheck", str(folder))
+    assert (done.code, "1 of 1 cell identical" in done.out) == (8, True)
+    assert f"warning: cannot be read: {folder / '1.jsonl'}: line 1: not JSON" in done.err
+    document = verify(bare, "--recheck", str(folder), "-o", "json").document
+    assert (document["error"]["code"], len(document["data"]["cells"])) == ("PartialFailure", 1)
+
+
+def test_a_cell_that_is_not_proved_outweighs_a_damaged_history(bare):
     folder = saved(bare.folder / "histories", A_KILL)
     (folder / "1.jsonl").write_text("{")
     done = verify(bare, "--recheck", str(folder))
-    assert done.code == 2
-    assert "1 of 2 histories" in done.err
-    assert "1.jsonl: " in done.err
-    assert verify(bare, "--recheck", str(bare.folder / "none")).code == 2
+    assert (done.code, "1.jsonl: line 1: " in done.err) == (4, True)
+
+
+def test_where_every_history_is_damaged_nothing_is_judged(bare):
+    folder = bare.folder / "histories"
+    folder.mkdir()
+    (folder / "1.jsonl").write_text("{")
+    done = verify(bare, "--recheck", str(folder))
+    assert (done.code, done.out) == (1, "")
+    assert f"  {folder / '1.jsonl'}: line 1: not JSON" in done.err
+
+
+def test_where_there_are_no_histories_the_way_on_fits_what_is_there(bare):
+    (bare.folder / "file.jsonl").write_text("")
+    (bare.folder / "empty").mkdir()
+    absent = verify(bare, "--recheck", str(bare.folder / "none"))
+    file = verify(bare, "--recheck", str(bare.folder / "file.jsonl"))
+    empty = verify(bare, "--recheck", str(bare.folder / "empty"))
+    assert (absent.code, file.code, empty.code) == (2, 2, 2)
+    assert "there is no such folder" in absent.err
+    assert "none" not in absent.err.partition("hint: ")[2]
+    assert f"that is a file; name its folder: {bare.folder}\n" in file.err
+    assert f"hint: swarmctl verify recovery --save {bare.folder / 'empty'}" in empty.err
+
+
+def test_of_two_histories_of_a_cell_the_newer_one_counts(bare):
+    folder = proved(bare.folder / "histories")
+    (folder / "again.jsonl").write_text(encode_trial(a_trial(A_KILL)))
+    os.utime(folder / "again.jsonl", (1, 1))
+    done = verify(bare, "--recheck", str(folder))
+    assert (done.code, "1 of 1 cell identical" in done.out) == (0, True)
+    assert f"warning: {folder / 'again.jsonl'} does not count: {folder / '0.jsonl'} is newer" in done.err
+    os.utime(folder / "0.jsonl", (0, 0))
+    assert verify(bare, "--recheck", str(folder)).code == 4
+
+
+def test_a_recheck_judges_the_clients_that_are_asked_for_and_else_all(bare):
+    folder = proved(bare.folder / "histories")
+    only_ours = verify(bare, "--recheck", str(folder), "--client", "stock")
+    assert only_ours.code == 2
+    assert "no history of the stock client is in" in only_ours.err
+    (folder / "stock.jsonl").write_text(encode_trial(a_trial(A_KILL, subject=Subject.STOCK)))
+
+    def clients(*words: str) -> list[str]:
+        return [row["client"] for row in verify(bare, "--recheck", str(folder), "-o", "json", *words).data["cells"]]
+
+    assert clients() == clients("--client", "both") == ["swarmctl", "stock"]
+    assert clients("--client", "stock") == ["stock"]
+    assert clients("--client", "swarmctl") == ["swarmctl"]
+
+
+@pytest.mark.parametrize("more", [["--save", "elsewhere"], ["-c", "mine.yaml"]])
+def test_a_recheck_takes_nothing_that_is_for_a_run(bare, trials, more):
+    folder = proved(bare.folder / "histories")
+    done = verify(bare, "--recheck", str(folder), *more)
+    assert (done.code, done.out) == (2, "")
+    assert more[0] in done.err
+    assert not (bare.folder / "elsewhere").exists()

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hivemind.moe.client.remote_expert_worker import RemoteExpertWorker
-from hivemind.p2p import P2P
-from hivemind.proto import runtime_pb2
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import ControlClient, DaemonConnector
+from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, read_pbmsg_safe, write_pbmsg
+from hivemind.proto import p2pd_pb2, runtime_pb2
 from hivemind.proto.p2pd_pb2 import RPCError
+from multiaddr import Multiaddr
 
 from swarmctl.recovery import FailureKind
 from swarmctl.upstream.failures import IDLE_S, ServerError, TooManyTokens, classify
@@ -215,6 +221,38 @@ def test_a_server_that_reads_nothing_runs_into_the_limit_too(socket: Socket) -> 
 
     with pytest.raises(asyncio.TimeoutError):
         ask(socket.open(stopped), a_request(8_000_000), timeout_s=0.1)
+
+
+@pytest.mark.skipif(not hasattr(asyncio.StreamWriter, "__del__"), reason="this Python leaves it to a collection")
+@pytest.mark.parametrize("timeout_s", [LIMIT_S, 0.1], ids=["refused", "not answered"])
+def test_a_dial_that_fails_leaves_no_connection_to_the_daemon(socket: Socket, timeout_s: float) -> None:
+    ended = asyncio.Event()
+
+    async def daemon(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_pbmsg_safe(reader, p2pd_pb2.Request())
+        if timeout_s == LIMIT_S:
+            refused = p2pd_pb2.ErrorResponse(msg="failed to dial")
+            await write_pbmsg(writer, p2pd_pb2.Response(type=p2pd_pb2.Response.ERROR, error=refused))
+        assert await reader.read() == b""
+        ended.set()
+
+    client = SimpleNamespace(daemon_connector=DaemonConnector(Multiaddr(f"/unix{socket.path}")))
+
+    async def dial(peer: PeerID, name: str) -> Any:
+        return await ControlClient.stream_open(client, peer, (name,))  # type: ignore[arg-type]
+
+    async def fails() -> None:
+        p2p = SimpleNamespace(call_binary_stream_handler=dial)
+        with pytest.raises((ControlFailure, asyncio.TimeoutError)):
+            await ServerStream.open(p2p, PeerID(b"\x12\x20" + bytes(32)), timeout_s=timeout_s)  # type: ignore[arg-type]
+
+    run(socket.serve(daemon))
+    gc.disable()
+    try:
+        run(fails())
+        run(asyncio.wait_for(ended.wait(), LIMIT_S / 2))
+    finally:
+        gc.enable()
 
 
 def test_closing_says_goodbye_and_waits_for_nobody(socket: Socket) -> None:

@@ -92,7 +92,8 @@ def test_eight_conversations_that_lose_the_same_server_at_once_all_go_on(client:
 
     assert answers == expected
     for history in histories:
-        assert [event.hop.node for event in history.of(PeerFailed)] == ["a"], history.report()
+        # Where the kill takes seconds it is a pause too, after which the server is dialled once.
+        assert {event.hop.node for event in history.of(PeerFailed)} == {"a"}, history.report()
         assert history.of(RouteChosen)[0].route[0].node == "a"
         check(history, num_blocks=NUM_BLOCKS)
     # A server announces what it has left every few seconds.

@@ -8,10 +8,12 @@ from typing import Annotated
 
 import typer
 
+from swarmctl.errors import UsageError
 from swarmctl.matrix import Cover, Fault, Moment, Traffic, Victim
 from swarmctl.trial import Subject
 from swarmctl_cli import completion, options
-from swarmctl_cli.context import Given, run_of
+from swarmctl_cli.context import Given, Run, run_of
+from swarmctl_cli.views.measure import count
 
 
 class Client(str, Enum):
@@ -29,6 +31,9 @@ _SUBJECTS = {
 }
 
 
+_FULL = "The wide selection: every fault at each of its moments and with each victim; or about ten in three minutes."
+
+
 def _words(kind: type[Enum]) -> str:
     return ", ".join(str(member.value) for member in kind)
 
@@ -44,7 +49,7 @@ def recovery(
             help="Exactly these, each by its name: FAMILY/FAULT/MOMENT/VICTIM/COVER/TRAFFIC.",
         ),
     ] = None,
-    full: Annotated[bool, typer.Option("--full/--quick", help="All cells, or about ten in three minutes.")] = False,
+    full: Annotated[bool, typer.Option("--full/--quick", help=_FULL)] = False,
     families: Annotated[
         list[str] | None, typer.Option("--family", metavar="NAME", show_default=False, help="llama, bloom.")
     ] = None,
@@ -64,8 +69,13 @@ def recovery(
         list[Traffic] | None, typer.Option("--traffic", metavar="WORD", show_default=False, help=f"{_words(Traffic)}.")
     ] = None,
     client: Annotated[
-        Client, typer.Option("--client", help="Whose: swarmctl's, petals' own as a control, or both side by side.")
-    ] = Client.SWARMCTL,
+        Client | None,
+        typer.Option(
+            "--client",
+            show_default=False,
+            help="Whose: swarmctl's (if none is named), petals' own as a control, or both side by side.",
+        ),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option("--save", metavar="DIR", show_default=False, help="Keep the history of each cell there."),
@@ -120,7 +130,7 @@ def recovery(
     run = run_of(ctx, given, kind="Recovery", has_names=True)
     from swarmctl_cli import trying
     from swarmctl_cli.attempt import Attempt, Wanted
-    from swarmctl_cli.reports import Files, conclude
+    from swarmctl_cli.reports import Files, check_folder, conclude
 
     wanted = Wanted(
         names=tuple(names or ()),
@@ -135,15 +145,32 @@ def recovery(
     files = Files(junit=junit, html=html)
     files.check()
     if recheck is not None:
-        conclude(run, trying.judge_again(recheck, wanted), files)
+        _alone(run, save)
+        outcomes, partly = trying.judge_again(run, recheck, wanted, _SUBJECTS[client or Client.BOTH])
+        conclude(run, outcomes, files, partly=partly)
         return
+    if save is not None:
+        check_folder(save)
     site = run.site() if run.config is not None else None
     foresight = None if site is None else trying.foresee(run, site, wanted)
     cells = wanted.cells() if foresight is None else tuple(foresight.victims)
+    made = wanted.made(cells, own=None if site is None else cells[0].family)
+    if made:
+        run.out.say(f"{count(len(made), 'cell')} made for these filters")
     if list_only or run.dry_run:
         trying.show(run, cells, foresight)
         return
     if foresight is not None:
         trying.confirm(run, foresight)
-    outcomes = trying.carry_out(run, Attempt(cells=cells, subjects=_SUBJECTS[client], site=site, save=save), files)
+    subjects = _SUBJECTS[client or Client.SWARMCTL]
+    outcomes = trying.carry_out(run, Attempt(cells=cells, subjects=subjects, site=site, save=save), files)
     conclude(run, outcomes, files)
+
+
+def _alone(run: Run, save: Path | None) -> None:
+    if save is not None:
+        raise UsageError(
+            "--recheck runs nothing, so there is nothing to save", hints=["leave away --save, or --recheck"]
+        )
+    if run.config is not None:
+        raise UsageError("--recheck needs no swarm, so a swarm file means nothing", hints=["leave away -c"])

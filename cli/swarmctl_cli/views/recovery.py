@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -112,8 +112,8 @@ def conclusions(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
         own = [outcome for outcome in outcomes if outcome.result.subject is subject]
         if own:
             name = "" if subject is Subject.SWARMCTL else "the stock client: "
-            waited = [outcome.result for outcome in own if _waited(outcome)]
-            at_once = [outcome.result for outcome in own if not _waited(outcome)]
+            waited = [measured(outcome.result) for outcome in own if _waited(outcome)]
+            at_once = [measured(outcome.result) for outcome in own if not _waited(outcome)]
             told = [_counted(own), _worst("worst pause", at_once)]
             told.append(_worst("worst wait for a server", waited))
             sentences.append(name + "; ".join(filter(None, told)))
@@ -125,6 +125,13 @@ def unproved(results: Iterable[Result]) -> tuple[Result, ...]:
     return tuple(one for one in results if one.subject is Subject.SWARMCTL and one.verdict not in PROVED)
 
 
+def measured(result: Result) -> Result:
+    """The result without times of a failover where the fault did not bite: they would be of something else."""
+    if result.verdict is not Verdict.NOT_HIT:
+        return result
+    return replace(result, detect_ms=None, replay_ms=None, pause_ms=None)
+
+
 def document(results: Sequence[Result]) -> dict[str, Any]:
     """The `data` of `verify recovery -o json`."""
     return {"cells": [fields(result) for result in results], "summary": _summary(results)}
@@ -132,6 +139,7 @@ def document(results: Sequence[Result]) -> dict[str, Any]:
 
 def fields(result: Result) -> dict[str, Any]:
     """One cell of `-o json`; times in ms, null where there was nothing to measure."""
+    result = measured(result)
     return {
         **cell_fields(result.cell),
         "client": result.subject.value,
@@ -165,6 +173,7 @@ def cell_fields(cell: Cell) -> dict[str, str]:
 
 def numbers(result: Result) -> tuple[str, ...]:
     """Detection, replay, pause, a normal step, replayed and lost tokens: as people read them."""
+    result = measured(result)
     return (
         measure.millis(result.detect_ms),
         measure.millis(result.replay_ms),
@@ -242,7 +251,7 @@ def _worst(label: str, results: Iterable[Result]) -> str:
 
 
 def _summary(results: Sequence[Result]) -> dict[str, Any]:
-    found = summarise(results)
+    found = summarise([measured(result) for result in results])
     return {
         "proved": found.proved,
         "clients": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from textwrap import shorten
 
 from rich.text import Text
@@ -15,18 +16,44 @@ from swarmctl_cli.views.symbols import Symbols
 _REASON_CHARS = 120
 
 
-def line(progress: Progress, symbols: Symbols) -> Text | None:
+@dataclass(frozen=True, kw_only=True)
+class NodeUp:
+    """A node serves, `took_s` after its start was asked for.
+
+    `ready` of `total` nodes of a swarm that is being prepared; both 0 for one that came back for a cell.
+    """
+
+    node: str
+    took_s: float
+    ready: int = 0
+    total: int = 0
+
+
+Told = Progress | NodeUp
+"""What a run of cells tells: its own steps, and who comes up in between."""
+
+
+def line(progress: Told, symbols: Symbols) -> Text | None:
     """What stays on the screen; None for what the next line tells anyway."""
     match progress:
         case StageStarting(family=family, nodes=nodes):
             what = f"{measure.count(len(nodes), 'node')}: {', '.join(nodes)}" if nodes else "a swarm"
             return Text(f"{family}: preparing {what}")
+        case NodeUp():
+            return Text(_up(progress))
         case CellStarting():
             return None
         case CellDone(result=result, index=index, total=total):
             return _done(result, index, total, symbols)
         case _:
             assert_never(progress)
+
+
+def begins(progress: Told, elapsed_s: float) -> str | None:
+    """What a log says when a cell begins, `elapsed_s` after the run did; a live display shows `running` instead."""
+    if not isinstance(progress, CellStarting):
+        return None
+    return f"{running(progress)}: begins, {measure.age(elapsed_s)} into the run"
 
 
 def running(progress: Progress) -> str | None:
@@ -42,6 +69,11 @@ def running(progress: Progress) -> str | None:
             assert_never(progress)
 
 
+def _up(node: NodeUp) -> str:
+    told = f"{node.node} is ready after {measure.age(node.took_s)}"
+    return f"{told}, {node.ready} of {node.total}" if node.total else told
+
+
 def _done(result: Result, index: int, total: int, symbols: Symbols) -> Text:
     said = Text.assemble(
         f"{_place(index, total)} ",
@@ -49,6 +81,7 @@ def _done(result: Result, index: int, total: int, symbols: Symbols) -> Text:
         f"  {_who(result.cell, result.subject)}",
     )
     numbers = []
+    result = recovery.measured(result)
     if result.pause_ms is not None:
         numbers.append(f"pause {measure.millis(result.pause_ms)}")
     if result.step_ms_median is not None:

@@ -275,7 +275,7 @@ def own_stage(site: Site, *, sink: EventSink = lambda _event: None) -> Iterator[
     """The operator's running swarm; on leaving, everybody who was struck serves again.
 
     Raises:
-        Refused: when what runs is not what the file says, for then a victim would come back as something else.
+        Refused: nobody serves yet; or what runs is not what the file says, so that victims would come back changed.
     """
     changes = read_plan(site).changes
     if changes:
@@ -284,7 +284,12 @@ def own_stage(site: Site, *, sink: EventSink = lambda _event: None) -> Iterator[
             reasons=[f"{action.node}: {action.kind.value}: {'; '.join(action.reasons)}" for action in changes],
             hints=["swarmctl up"],
         )
-    online = read_snapshot(site).replicas()
+    snapshot = read_snapshot(site)
+    online = snapshot.replicas()
+    if not online:
+        states = [f"{node.name}: {node.state.value}" for node in snapshot.nodes]
+        hints = ["swarmctl status", "swarmctl up"]
+        raise Refused(f"no node of swarm {site.spec.name} serves yet", reasons=states, hints=hints)
     profile = read_profile(site.spec.model.source)
     # A hub's model that is not on this machine does not say what it is; then its name does.
     family = Path(site.spec.model.source).name if profile is None else profile.family

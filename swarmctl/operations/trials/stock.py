@@ -5,7 +5,7 @@ the stage is the parent's, and so are the blows: the child asks, and waits for t
 
     parent → child   the order, then `{}` for each question
     child → parent   {"take": 0, "event": "…"}   {"take": 0, "strike": {…}}   {"take": 0, "pause": 1}
-                     {"take": 0, "ids": […]}   {"take": 0, "error": "…"}   {"end": true}
+                     {"take": 0, "ids": […]}   {"take": 0, "error": "…"}   {"begin": true}   {"end": true}
 
 `missed` says where its client offers no place for a moment.
 """
@@ -41,6 +41,8 @@ REQUEST_TIMEOUT_S = 4.0
 MAX_RETRIES = 3
 """petals' default is to retry for ever."""
 
+# It imports and joins the DHT first, which takes ten seconds on a quiet machine.
+_CONNECT_S = 120.0
 _CELL_S = 75.0
 _CROWD_S = 150.0
 _ENDING_S = 5.0
@@ -161,34 +163,29 @@ class _Parent:
             env={**os.environ, "PETALS_MAX_RETRIES": str(MAX_RETRIES)},
             start_new_session=True,
         )
-        within_s = _CROWD_S if order.at_once else _CELL_S
-        late = threading.Event()
-
-        def time_is_up() -> None:
-            late.set()
-            _end(child)
-
-        watchdog = threading.Timer(within_s, time_is_up)
-        words = _Drain(child)
-        watchdog.start()
+        limit, words = _Limit(child), _Drain(child)
         try:
-            ended = self._follow(child, order)
+            ended = self._follow(child, order, limit)
         finally:
-            watchdog.cancel()
+            limit.cancel()
             _end(child)
-        if late.is_set():
-            return f"petals' client had not ended after {within_s:.0f} s"
+        if limit.passed is not None:
+            return f"petals' client had not ended after {limit.passed:.0f} s"
         return None if ended else "petals' client ended: " + " | ".join(words.last())
 
-    def _follow(self, child: subprocess.Popen[str], order: Order) -> bool:
+    def _follow(self, child: subprocess.Popen[str], order: Order, limit: _Limit) -> bool:
         assert child.stdin is not None
         assert child.stdout is not None
+        limit.set(_CONNECT_S)
         with suppress(BrokenPipeError):
             print(json.dumps(asdict(order)), file=child.stdin, flush=True)
             for line in child.stdout:
                 said = json.loads(line)
                 if "end" in said:
                     return True
+                if "begin" in said:
+                    limit.set(_CROWD_S if order.at_once else _CELL_S)
+                    continue
                 self._hear(said)
                 if "strike" in said or "pause" in said:
                     print("{}", file=child.stdin, flush=True)
@@ -212,6 +209,31 @@ class _Parent:
             take.ids = tuple(tuple(row) for row in said["ids"])
         else:
             take.error = said["error"]
+
+
+class _Limit:
+    """Ends the child when its time is up; `passed` are the seconds that it had then."""
+
+    def __init__(self, child: subprocess.Popen[str]) -> None:
+        self.passed: float | None = None
+        self._child = child
+        self._timer: threading.Timer | None = None
+
+    def set(self, within_s: float) -> None:
+        """It has so long from now on."""
+        self.cancel()
+        self._timer = threading.Timer(within_s, self._pass, (within_s,))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def cancel(self) -> None:
+        """It has as long as it likes."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _pass(self, within_s: float) -> None:
+        self.passed = within_s
+        _end(self._child)
 
 
 class _Drain:

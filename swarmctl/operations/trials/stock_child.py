@@ -180,7 +180,7 @@ class _Player:
 
 
 def _short(error: Exception) -> str:
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    text = " ".join(f"{type(error).__name__}: {error}".split()).partition(": span=")[0]
     return text if len(text) <= _MOST_LETTERS else text[:_MOST_LETTERS] + " …"
 
 
@@ -214,6 +214,7 @@ def main(line: _Line) -> None:
             _Player(show, number, script, counts=at_once or number == last, followed=number == last)
             for number, script in enumerate(scripts)
         ]
+        line.tell(begin=True)
         _play_all(players, at_once=at_once)
         line.tell(end=True)
 

@@ -4,6 +4,7 @@ from support.outcomes import KILL, PAUSE, a_result
 
 from swarmctl.trial import CellDone, CellStarting, StageStarting, Subject, Verdict
 from swarmctl_cli.views import recovery_live, symbols
+from swarmctl_cli.views.recovery_live import NodeUp
 
 STAGE = StageStarting(family="llama", nodes=("a", "b1", "c"))
 STARTING = CellStarting(cell=KILL, subject=Subject.SWARMCTL, index=2, total=20)
@@ -23,6 +24,23 @@ def test_a_swarm_that_is_prepared_is_said_with_its_nodes_where_they_are_known():
 def test_the_running_cell_is_shown_and_leaves_no_line():
     assert said(STARTING) is None
     assert recovery_live.running(STARTING) == "[ 3/20] llama/kill/mid-step/first/same/greedy"
+
+
+def test_only_the_beginning_of_a_cell_gets_a_line_of_its_own_in_a_log():
+    assert recovery_live.begins(STARTING, 75.2) == f"{recovery_live.running(STARTING)}: begins, 1 m 15 s into the run"
+    assert recovery_live.begins(STAGE, 75.2) is None
+
+
+def test_a_node_that_is_ready_is_counted_while_its_swarm_is_prepared():
+    assert said(NodeUp(node="a", took_s=14.2, ready=1, total=3)) == "a is ready after 14 s, 1 of 3"
+    assert said(NodeUp(node="a", took_s=14.2)) == "a is ready after 14 s"
+
+
+def test_a_cell_whose_fault_did_not_bite_tells_no_pause():
+    result = a_result(KILL, Verdict.NOT_HIT, reason="it answered first")
+    assert said(CellDone(result=result, index=0, total=1), symbols.ASCII) == (
+        "[1/1] ? not-hit  llama/kill/mid-step/first/same/greedy  step 40 ms  it answered first"
+    )
 
 
 def test_a_cell_that_is_done_is_one_line_with_its_numbers():

@@ -72,6 +72,16 @@ def test_a_pause_in_which_a_server_had_to_come_back_is_told_apart():
     assert told.endswith("; worst pause 156 ms, 3.9 normal steps; worst wait for a server 8.00 s, 200.0 normal steps")
 
 
+def test_where_the_fault_did_not_bite_no_time_of_a_failover_is_told():
+    missed = Outcome(result=a_result(CHAT, Verdict.NOT_HIT, pause_ms=9000.0, reason="it answered first"))
+    assert recovery.numbers(missed.result)[:4] == ("-", "-", "-", "40 ms")
+    assert recovery.fields(missed.result)["pause_ms"] is None
+    (told,) = recovery.conclusions([an_outcome(KILL), missed])
+    assert told == "1 of 2 cells identical, 1 not-hit; worst pause 156 ms, 3.9 normal steps"
+    summary = recovery.document([a_result(KILL), missed.result])["summary"]
+    assert summary["worst_pause_ms"] == 156.0
+
+
 def test_a_run_without_a_pause_says_nothing_of_one():
     assert recovery.conclusions([an_outcome(KILL, pause_ms=None)]) == ("1 of 1 cell identical",)
 
