@@ -41,7 +41,9 @@ class ServerStream:
         try:
             _, reader, writer = await asyncio.wait_for(p2p.call_binary_stream_handler(peer, HANDLER), timeout_s)
         except BaseException as error:
-            _let_go(error)
+            # hivemind leaves its connection to the daemon open when a dial is refused. It ends with the variables that
+            # hold it, and the error would keep those, in a cycle that waits for a garbage collection.
+            traceback.clear_frames(error.__traceback__)
             raise
         return cls(reader, writer)
 
@@ -91,18 +93,6 @@ class ServerStream:
             self._writer.write(P2P.MESSAGE_MARKER + len(payload).to_bytes(P2P.HEADER_LEN, P2P.BYTEORDER) + payload)
         with suppress(ConnectionError, RuntimeError, OSError):
             self._writer.close()
-
-
-def _let_go(error: BaseException) -> None:
-    """End the connection to libp2p's daemon that hivemind leaves open when a dial fails.
-
-    It ends with the variables that hold it, and those live on with the error: in a cycle that waits for a garbage
-    collection, whose thread then does not wake the event loop.
-    """
-    link: BaseException | None = error
-    while link is not None:
-        traceback.clear_frames(link.__traceback__)
-        link = link.__cause__
 
 
 def _take(task: asyncio.Future[Any]) -> None:

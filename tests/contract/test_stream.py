@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from hivemind.moe.client.remote_expert_worker import RemoteExpertWorker
 from hivemind.p2p import P2P, PeerID
-from hivemind.p2p.multiaddr import Multiaddr
 from hivemind.p2p.p2p_daemon_bindings.control import ControlClient, DaemonConnector
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, read_pbmsg_safe, write_pbmsg
 from hivemind.proto import p2pd_pb2, runtime_pb2
 from hivemind.proto.p2pd_pb2 import RPCError
+from hivemind.utils.multiaddr import Multiaddr
 
 from swarmctl.recovery import FailureKind
 from swarmctl.upstream.failures import IDLE_S, ServerError, TooManyTokens, classify
