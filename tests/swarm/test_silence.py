@@ -74,7 +74,7 @@ def test_a_paused_server_is_overtaken_within_a_second_with_the_same_tokens(
 
         def found_out() -> None:
             bans = client.opened.router.bans.banned(time.monotonic(), slow=False)
-            assert {client.connection.names[peer] for peer in bans} == {"c"}, "a look has not found it silent yet"
+            assert "c" in {client.connection.names[peer] for peer in bans}, "a look has not found it silent yet"
 
         eventually(found_out, within_s=10)
 
