@@ -59,6 +59,7 @@ fast: $(READY)
 
 swarm: $(READY)
 	$(BIN)/pytest -q --durations=10 tests/processes tests/swarm
+	$(BIN)/pytest -q --durations=5 tests/trials
 
 golden: $(READY)
 	SWARMCTL_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/unit/views tests/cli

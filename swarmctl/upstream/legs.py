@@ -214,17 +214,18 @@ class LegStreams:
 
     # --- looks ----------------------------------------------------------------------------------------------
 
-    async def _look(self, peer: PeerId, forward: Forward) -> Liveness:
-        return await look(self._p2p, PeerID.from_base58(peer), within_s=self._settings.look_timeout_s, forward=forward)
+    async def _look(self, peer: PeerId, forward: Forward, within_s: float) -> Liveness:
+        return await look(self._p2p, PeerID.from_base58(peer), within_s=within_s, forward=forward)
 
     async def _is_there(self, peer: PeerId, forward: Forward) -> bool:
-        return (await self._look(peer, forward)).is_there
+        return (await self._look(peer, forward, self._settings.look_timeout_s)).is_there
 
     def look_later(self, peer: PeerId, forward: Forward, seen: Callable[[Liveness], None]) -> None:
         """Look at a server in the background and tell, on the event loop, what was seen."""
 
         async def look_now() -> None:
-            seen(await self._look(peer, forward))
+            # Nobody is given up over this look, so it need not be patient; and the session may end soon.
+            seen(await self._look(peer, forward, self._settings.look_timeout_s / 2))
 
         looking = RemoteExpertWorker.run_coroutine(look_now(), return_future=True)
         self._looks.add(looking)

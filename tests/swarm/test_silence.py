@@ -67,10 +67,11 @@ def test_a_paused_server_is_overtaken_within_a_second_with_the_same_tokens(
 ) -> None:
     client.ready()
     client.steer("c")
-    expected = client.locally(PROMPT)
+    # Long enough for a look to have come to its end when the session does.
+    expected = client.locally(PROMPT, tokens=80)
 
     with pausing(swarm, "c", at=10, for_s=None, whole=whole) as hook:
-        history = client.generate(PROMPT, request=hook)
+        history = client.generate(PROMPT, tokens=80, request=hook)
 
         def found_out() -> None:
             bans = client.opened.router.bans.banned(time.monotonic(), slow=False)
