@@ -32,7 +32,7 @@ QUICK: tuple[Cell, ...] = tuple(
         "bloom/kill/mid-step/all/same/greedy",
     )
 )
-"""The faults that matter most, over both families, for two cores and three minutes."""
+"""The faults that matter most, over both families, for two cores and less than four minutes."""
 
 # One server more in the route, and one whose first block has no history yet: asked of the spans where a small swarm
 # can have them.

@@ -31,7 +31,7 @@ _SUBJECTS = {
 }
 
 
-_FULL = "The wide selection: every fault at each of its moments and with each victim; or about ten in three minutes."
+_FULL = "The wide selection: every fault at each of its moments and with each victim; or about ten in four minutes."
 
 
 def _words(kind: type[Enum]) -> str:
