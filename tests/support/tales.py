@@ -31,7 +31,7 @@ from swarmctl.events import (
     TokensEmitted,
     WaitingForPeers,
 )
-from swarmctl.matrix import Cell
+from swarmctl.matrix import Cell, parse_cell
 from swarmctl.trial import Run, Subject, Tokens, Trial
 
 NUM_BLOCKS = 6
@@ -252,3 +252,15 @@ class _Teller:
 
     def _say(self, fact: type[Event], /, **values: Any) -> None:
         self.events.append(fact(at_s=self._now_s, **values))
+
+
+def cell(name: str) -> Cell:
+    """A cell of llama."""
+    return parse_cell(f"llama/{name}")
+
+
+ALL = cell("kill/mid-step/all/same/greedy")
+FORGET = cell("forget/mid-step/first/same/greedy")
+CROWD = cell("kill/mid-step/first/same/crowd")
+LOST = tell([Incident.QUIET, Incident.LOST, Incident.QUIET, Incident.QUIET])
+CALM = tell([Incident.QUIET] * 4)

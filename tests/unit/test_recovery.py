@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from support.machine import Machine, hops, machine, told
 
-from swarmctl.blocks import BlockRange, PeerId, parse_range
+from swarmctl.blocks import BlockRange
 from swarmctl.recovery import (
     Commit,
     DeadlinePassed,
@@ -12,90 +13,17 @@ from swarmctl.recovery import (
     Fed,
     Feed,
     FindRoute,
-    GiveUp,
     Happening,
-    Idle,
-    Instruction,
-    Late,
     LegFailed,
     RouteFound,
     RouteMissing,
-    SessionState,
     StepAborted,
     StepRequested,
-    Wait,
     WaitOver,
-    advance,
     rolled_back,
 )
 
-
-def hops(*texts: str) -> tuple[tuple[PeerId, BlockRange], ...]:
-    """`a=0:4` is peer a for blocks 0:4."""
-    pairs = (text.split("=") for text in texts)
-    return tuple((PeerId(peer), parse_range(blocks)) for peer, blocks in pairs)
-
-
-class Machine:
-    """A session of six blocks; remembers the last instruction."""
-
-    def __init__(self, state: SessionState | None = None) -> None:
-        self.state = state or SessionState(num_blocks=6)
-        self.last: Instruction = Idle()
-
-    def on(self, event: Happening) -> Instruction:
-        self.state, self.last = advance(self.state, event)
-        return self.last
-
-    def leg_of(self, peer: str) -> int:
-        return next(leg.id for leg in self.state.legs if leg.peer == peer)
-
-    def route(self, *texts: str) -> Instruction:
-        return self.on(RouteFound(hops=hops(*texts)))
-
-    def answer(self) -> Instruction:
-        """The leg that is to be fed answers for all of it."""
-        assert isinstance(self.last, Feed)
-        return self.on(Fed(leg=self.last.leg.id, upto=self.last.end))
-
-    def fail(self, kind: FailureKind = FailureKind.LOST) -> Instruction:
-        """The leg that is to be fed fails."""
-        assert isinstance(self.last, Feed)
-        return self.on(LegFailed(leg=self.last.leg.id, kind=kind))
-
-    def finish(self) -> Instruction:
-        """Every leg that is still hungry answers."""
-        while isinstance(self.last, Feed):
-            self.answer()
-        return self.last
-
-
-def told(instruction: Instruction) -> str:
-    """The instruction in short: `feed a 0:5`, `find 2:4 avoid a,b`."""
-    match instruction:
-        case Feed():
-            return f"feed {instruction.leg.peer} {instruction.begin}:{instruction.end}"
-        case FindRoute():
-            return f"find {instruction.need} avoid {','.join(sorted(instruction.avoid))}".removesuffix(" avoid ")
-        case Commit():
-            return f"commit {instruction.position}"
-        case Wait():
-            return f"wait {instruction.need}"
-        case GiveUp():
-            hopeless = " hopeless" if instruction.hopeless else ""
-            return f"give up {instruction.need} tried {','.join(instruction.tried)}{hopeless}"
-        case Idle():
-            return "idle"
-
-
-@pytest.fixture
-def machine() -> Machine:
-    """Five positions are committed on a=0:2, b=2:4, c=4:6."""
-    machine = Machine()
-    machine.on(StepRequested(tokens=5))
-    machine.route("a=0:2", "b=2:4", "c=4:6")
-    assert machine.finish() == Commit(position=5)
-    return machine
+__all__ = ["machine"]
 
 
 def test_the_first_step_finds_a_route_and_feeds_its_legs_in_block_order() -> None:
@@ -392,86 +320,3 @@ def test_an_event_that_cannot_happen_now_is_a_bug_of_the_driver(machine: Machine
 def test_a_step_without_tokens_is_a_bug_of_the_driver(machine: Machine) -> None:
     with pytest.raises(ValueError, match="0 tokens"):
         machine.on(StepRequested(tokens=0))
-
-
-# --- a leg that is late, and its hedge ---
-
-
-@pytest.fixture
-def late(machine: Machine) -> Machine:
-    """In the next step b=2:4 is late, and somebody to hedge it with is looked for."""
-    machine.on(StepRequested(tokens=1))
-    machine.answer()
-    assert told(machine.on(Late(leg=machine.leg_of("b")))) == "find 2:4 avoid b"
-    return machine
-
-
-def test_a_hedge_is_fed_the_whole_history_and_takes_the_place_of_the_suspect(late: Machine) -> None:
-    assert told(late.route("d=2:3", "e=3:4")) == "feed d 0:6"
-    assert [leg.peer for leg in late.state.legs] == ["a", "b", "c"], "the suspect is still in use"
-    assert told(late.answer()) == "feed e 0:6"
-    assert told(late.answer()) == "feed c 5:6"
-    assert [leg.peer for leg in late.state.open_legs] == ["a", "d", "e", "c"]
-    assert late.state.failures == (("b", FailureKind.SLOW),)
-    assert told(late.answer()) == "commit 6"
-    assert late.state.avoid == frozenset()
-
-
-def test_a_suspect_that_answers_first_stays_and_its_hedge_is_let_go(late: Machine) -> None:
-    late.route("d=2:3", "e=3:4")
-    late.answer()
-
-    assert told(late.on(Fed(leg=late.leg_of("b"), upto=6))) == "feed c 5:6"
-    assert [leg.peer for leg in late.state.open_legs] == ["a", "b", "c"]
-    assert late.state.failures == ()
-    assert told(late.answer()) == "commit 6"
-
-
-def test_a_hedge_goes_on_as_the_replacement_when_the_suspect_fails(late: Machine) -> None:
-    late.route("d=2:3", "e=3:4")
-    late.answer()
-
-    assert told(late.on(LegFailed(leg=late.leg_of("b"), kind=FailureKind.LOST))) == "feed e 0:6"
-    assert [leg.peer for leg in late.state.legs] == ["a", "d", "e", "c"]
-    assert late.state.suspect is None
-
-
-def test_a_hole_in_the_hedge_is_filled_by_others(late: Machine) -> None:
-    late.route("d=2:3", "e=3:4")
-    late.answer()
-
-    assert told(late.fail(FailureKind.BUSY)) == "find 3:4 avoid b,e"
-    assert told(late.route("f=3:4")) == "feed f 0:6"
-    assert told(late.answer()) == "feed c 5:6"
-
-
-def test_a_suspect_that_nobody_can_replace_is_waited_for_and_then_lost_like_any_other(late: Machine) -> None:
-    assert told(late.on(RouteMissing(missing=(parse_range("2:4"),)))) == "feed b 5:6"
-    assert told(late.fail(FailureKind.SILENT)) == "find 2:4 avoid b"
-    assert told(late.on(RouteMissing(missing=(parse_range("2:4"),)))) == "wait 2:4"
-
-
-def test_a_hedge_without_a_second_half_is_let_go_and_the_suspect_waited_for(late: Machine) -> None:
-    late.route("d=2:3", "e=3:4")
-    late.answer()
-    late.fail()
-
-    assert told(late.on(RouteMissing(missing=(parse_range("3:4"),)))) == "feed b 5:6"
-    assert [leg.peer for leg in late.state.open_legs] == ["a", "b", "c"]
-
-
-def test_only_one_leg_is_hedged_at_a_time(late: Machine) -> None:
-    late.route("d=2:4")
-
-    with pytest.raises(ValueError, match="cannot be late now"):
-        late.on(Late(leg=late.leg_of("c")))
-
-
-def test_an_aborted_step_keeps_neither_the_suspect_nor_its_hedge(late: Machine) -> None:
-    late.route("d=2:4")
-    assert isinstance(late.last, Feed)
-
-    late.on(StepAborted(in_flight=frozenset({late.leg_of("b"), late.last.leg.id})))
-
-    assert [leg.peer for leg in late.state.open_legs] == ["c"], "a ran ahead, b and d may have"
-    assert late.state.suspect is None
