@@ -89,7 +89,7 @@ def small_spec(**changes) -> SwarmSpec:
     }
     spec = SwarmSpec(
         name="lab",
-        model=ModelSpec(source="/nowhere", dht_prefix="lab-hf", num_blocks=4, hidden_size=8),
+        model=ModelSpec(source="lab/a-model-of-no-hub", dht_prefix="lab-hf", num_blocks=4, hidden_size=8),
         hosts={HERE: HostSpec(name=HERE)},
         bootstraps=(BootstrapSpec(name=BOOT, host=HERE),),
         nodes=nodes,

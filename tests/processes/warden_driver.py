@@ -23,6 +23,8 @@ from swarmctl.operations.up import up
 from swarmctl.store import read_record, write_peer
 
 if __name__ == "__main__":
+    # A shell that starts the tests in the background has SIGINT ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     home = Path(sys.argv[1])
     state, run = home / "state", home / "run"
     site = open_site(small_spec(), state, run, python=sys.executable, child=PRETEND)
