@@ -75,6 +75,7 @@ def import_petals() -> ModuleType:
             # transformers 4.34 registers its types through a torch name that newer torch calls by another name.
             warnings.filterwarnings("ignore", message=".*_register_pytree_node.*", category=FutureWarning)
             warnings.filterwarnings("ignore", message=".*_register_pytree_node.*", category=UserWarning)
+            _import_accelerate()
             return importlib.import_module("petals")
     except ImportError as error:
         raise UpstreamMissing(
@@ -103,6 +104,22 @@ def _root_logger_kept() -> Iterator[None]:
         importlib.import_module("hivemind.utils.logging").use_hivemind_log_handler("nowhere")
         root.handlers[:] = handlers
         root.setLevel(level)
+
+
+def _import_accelerate() -> None:
+    """accelerate, which petals needs for `init_empty_weights`, without what it would load for sharded training.
+
+    Where torch can train on several machines, accelerate imports torch's sharded checkpoints and with them its tensor
+    compiler and sympy: seven hundred modules, a quarter of what a client or a server imports, and none is ever used. A
+    program that has imported accelerate for itself before keeps what it has.
+    """
+    distributed = importlib.import_module("torch.distributed")
+    is_available = distributed.is_available
+    distributed.is_available = lambda: False
+    try:
+        importlib.import_module("accelerate")
+    finally:
+        distributed.is_available = is_available
 
 
 def _found(name: str, home: str) -> object:

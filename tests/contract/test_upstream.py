@@ -58,7 +58,11 @@ native = dir(hivemind)
 from swarmctl.upstream.compat import import_petals
 version = import_petals().__version__
 import swarmctl.upstream.model
-print(json.dumps({"before": before, "after": look(), "native": native, "version": version}))
+import sys, torch
+unused = [name for name in ("sympy", "torch.distributed.tensor", "torch._dynamo") if name in sys.modules]
+trains = torch.distributed.is_available()
+facts = {"before": before, "after": look(), "native": native, "version": version, "unused": unused, "trains": trains}
+print(json.dumps(facts))
 """
 # Those that Python shows a user, or that say that something was left open.
 CATEGORIES = ("FutureWarning", "UserWarning", "RuntimeWarning", "ResourceWarning", "SyntaxWarning")
@@ -89,6 +93,15 @@ def test_importing_petals_leaves_the_root_logger_and_asyncios_as_they_were(
     facts = json.loads(program.stdout)
 
     assert facts["after"] == facts["before"]
+
+
+def test_what_accelerate_has_for_training_is_not_imported_and_torch_is_as_it_was(
+    program: subprocess.CompletedProcess[str],
+) -> None:
+    facts = json.loads(program.stdout)
+
+    assert facts["unused"] == []
+    assert facts["trains"] is True
 
 
 def names_taken_from_hivemind() -> set[str]:
