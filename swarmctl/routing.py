@@ -106,8 +106,9 @@ class BanList:
     """Peers to leave alone for a while. It knows no clock: every moment is given, in monotonic seconds.
 
     A failure bans for 5 s, the next ones for 10, 20, 40 and then 60 s each, until a success. What fails while its ban
-    runs adds no strike: eight sessions that lose one server have seen one death. "busy" and "slow" are no failures:
-    the peer is left alone for 2 s and for 5 s. Nor is "expired": the server is well. Threads may share one list.
+    runs adds no strike: eight sessions that lose one server have seen one death. "busy", "undialled" and "slow" are no
+    failures: the peer is left alone for 2 s, 2 s and 5 s. Nor is "expired": the server is well. Threads may share one
+    list.
     """
 
     def __init__(self) -> None:
@@ -129,7 +130,7 @@ class BanList:
             return
         if kind == "slow":
             after = replace(before, slow_until_s=now + SLOW_AVOID_S)
-        elif kind == "busy":
+        elif kind in ("busy", "undialled"):
             after = replace(before, busy_until_s=now + BUSY_AVOID_S)
         else:
             strikes = before.strikes + (now >= before.failed_until_s)
@@ -157,7 +158,7 @@ class Returns:
 
     def record_failure(self, peer: PeerId, kind: str, *, readings: int) -> None:
         """`peer` failed when so many readings had begun; `kind` as in `events.PeerFailed`."""
-        if kind not in ("busy", "slow", "expired"):
+        if kind not in ("busy", "slow", "expired", "undialled"):
             self._watched[peer] = _Gone(since=readings, may_announce=kind in ("silent", "broken"))
 
     def back(self, reading: int, online: Mapping[PeerId, float]) -> tuple[PeerId, ...]:

@@ -14,7 +14,8 @@ class FailureKind(str, Enum):
     LOST: the connection ended, or could not be opened. SILENT: no answer in time. BUSY: the server is well and has
     no room. REFUSED: it does not serve these blocks. EXPIRED: a healthy server ended an old stream; the same server
     may be used again. BROKEN: it answered with an error that another server may not have. SLOW: another had the
-    answer first; nothing is held against it but that.
+    answer first; nothing is held against it but that. UNDIALLED: libp2p did not try, because a dial to it failed a
+    while ago; it may be back since.
     """
 
     LOST = "lost"
@@ -24,6 +25,7 @@ class FailureKind(str, Enum):
     EXPIRED = "expired"
     BROKEN = "broken"
     SLOW = "slow"
+    UNDIALLED = "undialled"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,8 @@ from swarmctl.trial.values import Run, Trial
 
 # The server stays where it is, and well: nobody has a reason to give it up.
 _HARMLESS = (Fault.SLOW, Fault.FORGET, Fault.EXPIRE)
-# One that has no room, or serves other blocks, was asked and not struck.
-_ONLY_ASKED = ("busy", "refused")
+# One that has no room, serves other blocks, or was not even dialled, was not struck.
+_ONLY_ASKED = ("busy", "refused", "undialled")
 
 
 def objections(cell: Cell, run: Run) -> Iterator[str]:

@@ -79,8 +79,8 @@ def _of_run(trial: Trial, run: Run) -> Iterator[_Finding]:
 def _detections_ms(run: Run) -> Iterator[float]:
     for step in steps_of(run.events):
         for loss in step.losses:
-            # One without room was asked and not struck.
-            if kind_of(loss) != "busy":
+            # One without room was asked and not struck, and one that was not dialled was not even asked.
+            if kind_of(loss) not in ("busy", "undialled"):
                 yield loss.detect_ms if isinstance(loss, PeerFailed) else loss.silent_ms
 
 

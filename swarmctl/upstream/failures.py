@@ -36,6 +36,10 @@ _KINDS = (
     ("protocol not supported", FailureKind.REFUSED),
 )
 
+_DIAL_CAUSES = ("connection refused", "no route to host", "i/o timeout", "context deadline exceeded", "no addresses")
+# go-libp2p, for 5 s after a dial that failed, then for 6, 9, 14, 21 s and so on up to five minutes; only a dial that
+# succeeds ends it. It is kept for each address, so another address may have a cause of its own.
+_BACK_OFF = "dial backoff"
 
 # asyncio's and concurrent's are classes of their own before Python 3.11.
 _TIMEOUTS = (TimeoutError, asyncio.TimeoutError, futures.TimeoutError)
@@ -136,6 +140,8 @@ def _classify_other(error: BaseException, text: str) -> Failure:
     known = _kind_in(text)
     if known is not None:
         return Failure(kind=known, reason=" ".join(text.split()))
+    if _BACK_OFF in text and _dial_cause(text) is None:
+        return Failure(kind=FailureKind.UNDIALLED, reason="libp2p waits a while after a dial that failed")
     if type(error).__name__ in ("ControlFailure", "P2PDaemonError", "DispatchFailure"):  # hivemind.p2p
         return Failure(kind=FailureKind.LOST, reason=_dial_reason(text))
     return Failure(kind=FailureKind.BROKEN, reason=f"{type(error).__name__}: {text}")
@@ -145,15 +151,10 @@ def _kind_in(text: str) -> FailureKind | None:
     return next((kind for needle, kind in _KINDS if needle in text), None)
 
 
-def _dial_reason(text: str) -> str:
+def _dial_cause(text: str) -> str | None:
     # libp2p lists every address that it tried, over many lines; the first cause is the one that helps.
-    for needle in (
-        "connection refused",
-        "no route to host",
-        "i/o timeout",
-        "context deadline exceeded",
-        "no addresses",
-    ):
-        if needle in text:
-            return f"cannot be dialled: {needle}"
-    return "cannot be dialled: " + " ".join(text.split())[:120]
+    return next((cause for cause in _DIAL_CAUSES if cause in text), None)
+
+
+def _dial_reason(text: str) -> str:
+    return f"cannot be dialled: {_dial_cause(text) or ' '.join(text.split())[:120]}"

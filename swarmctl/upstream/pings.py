@@ -43,8 +43,12 @@ class Pings:
         self._unanswered: dict[PeerId, float] = {}
 
     def start(self, records: Sequence[ServerRecord]) -> None:
-        """Ping those that serve, in the background; nothing happens while the round before is not over."""
-        online = [record for record in records if record.state is PeerState.ONLINE]
+        """Ping those that serve, in the background; nothing happens while the round before is not over.
+
+        Who did not answer is pinged again when it has announced itself: libp2p refuses to dial for a while after a dial
+        that failed, and longer after each, so one ping too many would keep sessions from a server that is back.
+        """
+        online = [record for record in records if record.state is PeerState.ONLINE and not self._is_unanswered(record)]
         if not online or (self._thread is not None and self._thread.is_alive()):
             return
         begin = self._turn % len(online) if len(online) > PING_AT_ONCE else 0
@@ -71,6 +75,10 @@ class Pings:
         """Wait for the round that runs, if any; one that hangs is left to the end of the process."""
         if self._thread is not None:
             self._thread.join(within_s)
+
+    def _is_unanswered(self, record: ServerRecord) -> bool:
+        """True if it did not answer the last ping, and has not announced itself since."""
+        return record.expires_at <= self._unanswered.get(record.peer, -math.inf)
 
     def _round(self, chosen: Sequence[ServerRecord]) -> None:
         try:

@@ -37,6 +37,8 @@ _READ_S = 15.0
 _FIRST_TABLE_S = 30.0
 _FRESH_TABLE_S = 1.0
 _STOP_S = 2.0
+# What petals' own table need not forget a server for.
+_BLAMELESS = (FailureKind.BUSY, FailureKind.SLOW, FailureKind.EXPIRED, FailureKind.UNDIALLED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +239,7 @@ class Router(RemoteSequenceManager):
         with self._refreshed:
             self.bans.record_failure(peer, time.monotonic(), kind.value)
             self._returns.record_failure(peer, kind.value, readings=self._begun)
-        if kind in (FailureKind.BUSY, FailureKind.SLOW, FailureKind.EXPIRED):
+        if kind in _BLAMELESS:
             return
         # petals' own table must forget the peer too: its on_request_failure leaves the spans as they are.
         peer_id = PeerID.from_base58(peer)

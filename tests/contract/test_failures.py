@@ -173,6 +173,22 @@ def test_a_peer_that_cannot_be_dialled_is_lost_and_the_reason_is_one_line(text: 
     assert len(failure.reason) < 150
 
 
+BACK_OFF = "failed to dial QmX: all dials failed\n  * [/ip4/10.0.0.9/tcp/1] dial backoff"
+
+
+def test_a_peer_that_libp2p_does_not_dial_yet_is_not_lost() -> None:
+    failure = classify(dial_error(BACK_OFF))
+
+    assert failure.kind is FailureKind.UNDIALLED
+    assert "waits" in failure.reason
+
+
+def test_a_peer_with_one_address_that_was_dialled_in_vain_is_lost() -> None:
+    tried = "\n  * [/ip4/10.0.0.7/tcp/1] dial tcp4: connect: no route to host"
+
+    assert classify(dial_error(BACK_OFF + tried)).kind is FailureKind.LOST
+
+
 @pytest.mark.parametrize("kind", [P2PDaemonError, ControlFailure, DispatchFailure])
 def test_every_error_of_the_libp2p_daemon_is_a_lost_peer(kind: type[Exception]) -> None:
     assert classify(kind("stream reset")).kind is FailureKind.LOST

@@ -282,6 +282,18 @@ def test_a_server_that_does_not_answer_a_ping_is_far_away_until_it_announces_its
     assert router._pings.seconds(router.records())[peer_id("a")] == math.inf, "it has announced itself, and is deaf"
 
 
+def test_a_server_that_does_not_answer_a_ping_is_dialled_again_when_it_has_announced_itself(
+    dht: FakeDht, router: Router
+) -> None:
+    dht.deaf.add("a")
+    read_again(router)
+    dht.pinged.clear()
+    read_again(router)
+    dht.announce("a", "0:3", expires=110.0, inference_rps=500.0)
+    read_again(router)
+    assert dht.pinged == [["b", "c"], ["a", "b", "c"]]
+
+
 def test_pings_that_fail_leave_the_router_as_it_was(dht: FakeDht, router: Router) -> None:
     def fails(_peers: object, **_options: object) -> None:
         raise ConnectionError("no libp2p")

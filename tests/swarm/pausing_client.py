@@ -7,6 +7,7 @@ object a line and scenario: what happened, what came out, what transformers alon
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -27,6 +28,7 @@ from swarmctl.upstream.failures import IDLE_S
 
 S, T = NodeName("s"), NodeName("t")
 _UP_S = 200.0
+_ANSWER_S = 60.0
 _FEW = Sampling(max_new_tokens=6)
 
 
@@ -67,6 +69,14 @@ class Pausing:
         bans.record_success(self.peers[S])
         bans.record_failure(self.peers[T], time.monotonic(), "lost")
 
+    def _await_answer(self, node: NodeName) -> None:
+        """Wait until this node answers pings: libp2p refuses to dial for seconds after a dial that failed."""
+        router, peer, began = self.client._opened.router, self.peers[node], time.monotonic()
+        while not math.isfinite(router._pings.seconds(router.records()).get(peer, math.inf)):
+            if time.monotonic() - began > _ANSWER_S:
+                raise TimeoutError(f"{node} answers no ping")
+            router.refresh(timeout_s=1.0)
+
     def idle(self, talk: Conversation) -> None:
         """Two pauses, each longer than the server's step_timeout."""
         talk.say([self.ids], _FEW)
@@ -91,6 +101,7 @@ class Pausing:
         talk.say([self.ids], _FEW)
         kill(self.site, S, sink=lambda _event: None)
         up(self.site, only=[S], sink=lambda _event: None, deadline_s=_UP_S)
+        self._await_answer(S)
         talk.resume(_FEW)
 
     def dead(self, talk: Conversation) -> None:

@@ -50,18 +50,19 @@ def test_a_success_ends_the_ban_and_forgets_the_failures() -> None:
     assert P not in bans.banned(10.0)
 
 
-def test_a_busy_server_is_left_alone_for_two_seconds_and_earns_no_strike() -> None:
+@pytest.mark.parametrize("kind", ["busy", "undialled"])
+def test_a_busy_or_undialled_server_is_left_alone_for_two_seconds_and_earns_no_strike(kind: str) -> None:
     bans = BanList()
     for moment in (0.0, 2.0, 4.0):
-        bans.record_failure(P, moment, "busy")
+        bans.record_failure(P, moment, kind)
     assert P in bans.banned(5.9)
     assert P not in bans.banned(6.0)
     bans.record_failure(P, 10.0, "broken")
     assert P not in bans.banned(15.0)
 
 
-@pytest.mark.parametrize("kind", ["busy", "slow"])
-def test_being_busy_or_slow_does_not_shorten_a_ban(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["busy", "slow", "undialled"])
+def test_being_busy_or_slow_or_undialled_does_not_shorten_a_ban(kind: str) -> None:
     bans = BanList()
     bans.record_failure(P, -1.0, "slow")
     bans.record_failure(P, 0.0, "lost")
@@ -152,7 +153,7 @@ def test_a_return_is_told_once_and_a_new_failure_is_watched_anew() -> None:
     assert returns.back(8, {P: 103.0}) == (P,)
 
 
-@pytest.mark.parametrize("kind", ["busy", "slow", "expired"])
+@pytest.mark.parametrize("kind", ["busy", "slow", "expired", "undialled"])
 def test_a_server_that_is_well_is_not_watched(kind: str) -> None:
     returns = watching(kind)
     assert returns.back(4, {P: 100.0}) == ()

@@ -178,6 +178,8 @@ def _failure(event: ev.PeerFailed) -> str:
         "refused": f"refused the step {where}",
         "silent": f"went silent {where}",
         "broken": f"answered nonsense {where}",
+        "expired": f"ended an old stream {where}",
+        "undialled": f"was not dialled {where}",
     }.get(event.kind, f"failed ({event.kind}) {where}")
     return f"{_place(event.hop)} {what}: {event.reason}, {noticed}"
 
