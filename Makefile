@@ -58,8 +58,7 @@ fast: $(READY)
 	$(BIN)/pytest -q -n auto --maxprocesses 4 tests/unit tests/contract tests/cli
 
 swarm: $(READY)
-	$(BIN)/pytest -q --durations=10 tests/processes tests/swarm
-	$(BIN)/pytest -q --durations=5 tests/trials
+	$(BIN)/pytest -q -n 2 --dist loadgroup --durations=10 tests/processes tests/swarm tests/trials
 
 golden: $(READY)
 	SWARMCTL_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/unit/views tests/cli
