@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import difflib
 import re
 import sys
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import typer
 
 from swarmctl.errors import ExitCode, SwarmctlError, UsageError
-from swarmctl_cli import options
+from swarmctl_cli import options, streams
 from swarmctl_cli.commands import config as config_commands
 from swarmctl_cli.commands import (
     demo,
@@ -28,7 +28,7 @@ from swarmctl_cli.commands import (
     verify,
     version,
 )
-from swarmctl_cli.context import Given, Run, absorb
+from swarmctl_cli.context import Given, Run, absorb, kind_of
 from swarmctl_cli.errors import InternalError, Interrupted
 from swarmctl_cli.output import Format
 
@@ -48,6 +48,9 @@ _PLAIN_WORDS = tuple(
         (r"\bInput should be ", "must be "),
     )
 )
+
+_CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
+_WORD = re.compile(r"'([^']*)'")
 
 _EPILOG = """
 \b
@@ -119,10 +122,7 @@ for _name, _group in (("config", config_commands.group), ("verify", verify.group
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program. Ends the process with the exit code of `swarmctl.errors.ExitCode`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # A character that the terminal cannot show must not end the program.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    streams.take_over()
     sys.exit(execute(words, Run.of_process()))
 
 
@@ -134,16 +134,27 @@ def execute(arguments: list[str], run: Run) -> int:
         code = ExitCode.INTERRUPTED
     except SwarmctlError as error:
         error.hints = tuple(run.personal(hint) for hint in error.hints)
-        return run.out.fail(error)
+        return _fail(run, error)
     except Exception as error:  # noqa: BLE001  # the last place that can still say something useful
         usage = _usage_error(error)
         if usage is None:
-            return run.out.fail(InternalError(error))
+            return _fail(run, InternalError(error))
         _remember_format(arguments, run)
-        return run.out.fail(usage)
+        run.out.kind = kind_of(_path(error))
+        return _fail(run, usage)
     if code == ExitCode.INTERRUPTED:
-        return run.out.fail(Interrupted("interrupted", reasons=[run.interrupt_note] if run.interrupt_note else []))
+        return _fail(run, Interrupted("interrupted", reasons=[run.interrupt_note] if run.interrupt_note else []))
     return code if isinstance(code, int) else 0
+
+
+def _fail(run: Run, error: SwarmctlError) -> int:
+    try:
+        return run.out.fail(error)
+    except streams.StdoutLost as lost:
+        # The words are out; what is lost is the document.
+        return run.out.fail(lost)
+    except BrokenPipeError:
+        return ExitCode.FAILED
 
 
 def _usage_error(error: Exception) -> UsageError | None:
@@ -151,10 +162,22 @@ def _usage_error(error: Exception) -> UsageError | None:
     describe = getattr(error, "format_message", None)
     if not callable(describe) or getattr(error, "exit_code", None) != ExitCode.USAGE:
         return None
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "swarmctl"
     message = _in_plain_words(str(describe()).strip().rstrip("."))
-    return UsageError(message[:1].lower() + message[1:], hints=[f"{path} --help"])
+    hints = [*_meant(message), f"{_path(error)} --help"]
+    return UsageError(message[:1].lower() + message[1:], hints=hints)
+
+
+def _path(error: Exception) -> str:
+    """The words of the command that typer complains about, as far as it has read them."""
+    context = getattr(error, "ctx", None)
+    return str(context.command_path) if context is not None else "swarmctl"
+
+
+def _meant(message: str) -> list[str]:
+    """For a word that is none of some known ones: the one that it looks like."""
+    found = _CHOICE.search(message)
+    near = difflib.get_close_matches(found[1], _WORD.findall(found[2]), n=1) if found else []
+    return [f"did you mean {word}?" for word in near]
 
 
 def _in_plain_words(message: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,8 +142,13 @@ class Wanted:
         asked = dict.fromkeys((*(name.partition("/")[0] for name in self.names), *self.families))
         unknown = [family for family in asked if family not in known]
         if unknown:
+            near = difflib.get_close_matches(unknown[0], known, n=1)
             raise UsageError(
                 f"no swarm here serves a model of the family {unknown[0]}",
                 reasons=[f"there is {', '.join(known)}"],
-                hints=["a swarm of your own: swarmctl verify recovery -c FILE"] if len(known) > 1 else [],
+                hints=[
+                    *(f"did you mean {family}?" for family in near),
+                    *(["a swarm of your own: swarmctl verify recovery -c FILE"] if len(known) > 1 else []),
+                ],
+                context={"family": unknown[0], "known": list(known)},
             )

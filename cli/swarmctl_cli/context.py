@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -15,10 +16,11 @@ import typer
 
 from swarmctl.errors import ConfigError, UsageError
 from swarmctl_cli.completion import CONFIG_NAME, config_file
-from swarmctl_cli.output import Format, Output
+from swarmctl_cli.output import NO_COMMAND, Format, Output
 
 if TYPE_CHECKING:
     from swarmctl.blocks import NodeName
+    from swarmctl.client.generate import Client
     from swarmctl.operations.site import Site
     from swarmctl.spec import SwarmSpec
     from swarmctl_cli.attempt import Trying
@@ -26,6 +28,30 @@ if TYPE_CHECKING:
 _SWARM_COMMAND = re.compile(
     r"\bswarmctl (?=(?:up|down|plan|status|ps|logs|kill|restart|generate|verify|config)\b)(?!.*(?: -c |--config))"
 )
+KINDS = {
+    "init": "Init",
+    "config validate": "Validation",
+    "config show": "Config",
+    "config schema": "Schema",
+    "model tiny": "Model",
+    "model import": "Model",
+    "plan": "Plan",
+    "up": "Up",
+    "down": "Down",
+    "restart": "Restart",
+    "status": "Status",
+    "ps": "Processes",
+    "logs": "Logs",
+    "kill": "Kill",
+    "verify redundancy": "Redundancy",
+    "verify recovery": "Recovery",
+    "generate": "Generation",
+    "demo": "Demo",
+    "doctor": "Doctor",
+    "version": "Version",
+}
+"""The kind of each command's document. A command line that makes no sense is known by its words alone, so they are here
+and not in the commands."""
 _LOG_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
@@ -35,6 +61,7 @@ class Run:
 
     `interrupt_note`: what the user is told after Ctrl-C; a command sets it before it changes anything.
     `open_site` makes a site of a spec, the state folder and the run folder; None: the hosts as they are.
+    `open_client` connects a client to a site, until its block is left; None: to the swarm as it is.
     `try_cells` has the cells of `verify recovery` tried; None: on real swarms.
     """
 
@@ -48,6 +75,7 @@ class Run:
     timeout_s: float | None = None
     interrupt_note: str | None = None
     open_site: Callable[[SwarmSpec, Path, Path], Site] | None = None
+    open_client: Callable[[Site], AbstractContextManager[Client]] | None = None
     try_cells: Trying | None = None
     _spec: SwarmSpec | None = field(default=None, repr=False)
 
@@ -184,17 +212,22 @@ class Given:
     timeout: float | None = None
 
 
-def run_of(ctx: typer.Context, given: Given, *, kind: str, has_names: bool = False) -> Run:
+def kind_of(command_path: str) -> str:
+    """The kind of the documents of a command, from its words as typer has them: `swarmctl config show`."""
+    return KINDS.get(command_path.partition(" ")[2], NO_COMMAND)
+
+
+def run_of(ctx: typer.Context, given: Given, *, has_names: bool = False) -> Run:
     """The run of a command, with the options after the verb on top of those before it.
 
-    `kind` labels the command's document. `has_names`: its result has names for `-o name`.
+    `has_names`: its result has names for `-o name`.
 
     Raises:
         UsageError: when `-o name` is asked of a command without names.
     """
     run: Run = ctx.obj
     absorb(run, given)
-    run.out.kind = kind
+    run.out.kind = kind_of(ctx.command_path)
     _configure_logging(run)
     if run.out.format is Format.NAME and not has_names:
         raise UsageError("this command's result has no names to list", hints=[f"{ctx.command_path} -o table"])

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.table import Column
 from rich.text import Text
 
 from swarmctl.events import Event, EventSink
@@ -102,7 +103,7 @@ def repeat(
     On a terminal the picture is redrawn in place; elsewhere each one is printed, as a JSON line for machine formats.
     """
     state = look(None)
-    if out.format is Format.TABLE and out.stdout.isatty():
+    if out.format is Format.TABLE and out.screen:
         console = out.console
         try:
             with Live(render(state, console.width), console=console, auto_refresh=False, screen=True) as live:
@@ -154,7 +155,9 @@ def follow_trials(out: Output) -> Iterator[Callable[[recovery_live.Told], None]]
     from rich import progress as bars
 
     spinner = bars.SpinnerColumn("line" if out.ascii_only else "dots")
-    columns = (spinner, bars.TextColumn("{task.description}"), bars.TimeElapsedColumn())
+    # A cell's name is never cut, so that on a narrow terminal it goes on in the next line.
+    told = bars.TextColumn("{task.description}", table_column=Column(overflow="fold"))
+    columns = (spinner, told, bars.TimeElapsedColumn())
     with bars.Progress(*columns, console=out.words, transient=True) as shown:
         task: bars.TaskID | None = None
 

@@ -4,7 +4,9 @@ With `-o json` or `-o yaml` stdout holds exactly one document, also when the com
 
     {"apiVersion": "swarmctl/v1", "kind": …, "swarm": …, "generatedAt": …, "data": …, "warnings": […], "error": …}
 
-`error` is null exactly when the exit code is 0.
+`kind` is that of the command, the same on success and on failure, also where its options make no sense; it is `Error`
+only where what is wrong stands before the command's name, or is that name. `error` is null exactly when the exit code
+is 0.
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 API_VERSION = "swarmctl/v1"
+NO_COMMAND = "Error"
+"""The kind of a document about a command line of which no command is known."""
+_DUMB = ("dumb", "unknown")
+"""Terminals that take no escape sequences, as they call themselves in TERM."""
 
 
 class Format(str, Enum):
@@ -47,7 +53,7 @@ class Output:
         self.stderr = stderr
         self.format = Format.TABLE
         self.quiet = False
-        self.kind = "Error"
+        self.kind = NO_COMMAND
         self.swarm: str | None = None
         self._env = env
         self._warnings: list[str] = []
@@ -79,7 +85,12 @@ class Output:
     @property
     def live(self) -> bool:
         """True if a live display may be drawn on stderr."""
-        return self.stderr.isatty() and not self.quiet and self._env.get("TERM") != "dumb"
+        return not self.quiet and self._draws_on(self.stderr)
+
+    @property
+    def screen(self) -> bool:
+        """True if stdout is a terminal on which a picture can be redrawn in place."""
+        return self._draws_on(self.stdout)
 
     def emit(
         self,
@@ -165,7 +176,21 @@ class Output:
             self.stdout.write(f"{line}\n")
         self.stdout.flush()
 
+    def _draws_on(self, stream: TextIO) -> bool:
+        return stream.isatty() and self._env.get("TERM") not in _DUMB
+
     def _console(self, stream: TextIO) -> Console:
         from rich.console import Console
 
-        return Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        # With NO_COLOR rich leaves colours out and keeps bold and dim, which are escape sequences as well.
+        plain = bool(self._env.get("NO_COLOR")) or self._env.get("TERM") in _DUMB
+        columns = self._env.get("COLUMNS", "")
+        return Console(
+            file=stream,
+            color_system=None if plain else "auto",
+            width=int(columns) if columns.isdigit() and int(columns) else None,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=True,
+        )

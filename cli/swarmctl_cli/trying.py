@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -81,42 +82,93 @@ def _place(cell: Cell) -> tuple[str, tuple[int, ...]]:
     return cell.family, tuple(list(type(part)).index(part) for part in parts)
 
 
-def foresee(run: Run, site: Site, wanted: Wanted) -> Foresight:
-    """What the wanted cells would strike on the operator's swarm.
+@dataclass(frozen=True, kw_only=True)
+class Foreseen:
+    """What is known of the wanted cells before anything is done to the operator's swarm.
+
+    `cells`: those to show. `foresight`: whom they strike; None where the swarm does not run as its file says.
+    `refusal`: why a run would be refused as a whole; None if it would not.
+    """
+
+    family: str
+    cells: tuple[Cell, ...]
+    foresight: Foresight | None = None
+    refusal: Refused | None = None
+
+    def agreed(self) -> Foresight:
+        """What a run would do.
+
+        Raises:
+            Refused: a cell that was named cannot be tried, or none can; nothing has been done.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        assert self.foresight is not None
+        return self.foresight
+
+
+def foresee(run: Run, site: Site, wanted: Wanted) -> Foreseen:
+    """What the wanted cells would strike on the operator's swarm, as far as it can be known.
 
     Raises:
         UsageError: as `Wanted.cells`.
-        Refused: a cell that was named cannot be tried, or none can; nothing has been done.
     """
     from swarmctl.operations.trials.foresight import foresee as judge_cells
     from swarmctl.operations.trials.stage import own_stage
 
-    with own_stage(site) as stage:
-        foresight = judge_cells(stage, wanted.cells(own=stage.family))
-    if not foresight.victims or (wanted.names and foresight.left_out):
-        raise _refusal(run, site, foresight)
-    return foresight
+    try:
+        with own_stage(site) as stage:
+            family = stage.family
+            foresight = judge_cells(stage, wanted.cells(own=family))
+    except Refused as refusal:
+        family = _family(site)
+        return Foreseen(family=family, cells=wanted.cells(own=family), refusal=refusal)
+    refused = not foresight.victims or (wanted.names and foresight.left_out)
+    return Foreseen(
+        family=family,
+        cells=tuple(foresight.victims),
+        foresight=foresight,
+        refusal=_refusal(run, site, foresight) if refused else None,
+    )
 
 
-def show(run: Run, cells: tuple[Cell, ...], foresight: Foresight | None) -> None:
-    """Write what would be tried, and on the operator's swarm who would be struck."""
+def _family(site: Site) -> str:
+    """What the operator's model calls itself, as `own_stage` has it: a model that is not here is known by its name."""
+    from swarmctl.models.profile import read_profile
+
+    profile = read_profile(site.spec.model.source)
+    return Path(site.spec.model.source).name if profile is None else profile.family
+
+
+def show(run: Run, cells: tuple[Cell, ...], foreseen: Foreseen | None) -> None:
+    """Write what would be tried, and on the operator's swarm who would be struck, or why that is not known.
+
+    Raises:
+        Refused: on a dry run of what would be refused; stdout has everything by then.
+    """
+    foresight, refusal = (None, None) if foreseen is None else (foreseen.foresight, foreseen.refusal)
     strikes = {} if foresight is None else foresight.victims
     left_out = {} if foresight is None else foresight.left_out
+    unjudged = refusal.message if refusal is not None and foresight is None else None
     rows = [
         {**recovery.cell_fields(cell), "name": str(cell), "strikes": [str(node) for node in strikes.get(cell, ())]}
         for cell in cells
     ]
-    data = {
-        "dry_run": True,
-        "cells": rows,
-        "left_out": [{"name": str(cell), "reason": reason} for cell, reason in left_out.items()],
-    }
+    error = refusal if run.dry_run else None
     run.out.emit(
-        data,
-        human=lambda: recovery.render_cells(cells, left_out, strikes=strikes, width=run.out.width),
+        {
+            "dry_run": True,
+            "cells": rows,
+            "left_out": [{"name": str(cell), "reason": reason} for cell, reason in left_out.items()],
+            "unjudged": [] if unjudged is None else [{"name": str(cell), "reason": unjudged} for cell in cells],
+        },
+        human=lambda: recovery.render_cells(cells, left_out, strikes=strikes, unjudged=unjudged, width=run.out.width),
         names=[str(cell) for cell in cells],
         rows=rows,
+        error=error,
     )
+    if error is not None:
+        raise error
 
 
 def confirm(run: Run, foresight: Foresight) -> None:

@@ -76,6 +76,14 @@ class Conversation:
         """The text of `answer`."""
         return tuple(decode(self._vocabulary.tokenizer, ids) for ids in self.answer)
 
+    def accepted(self) -> list[dict[str, Any]]:
+        """`answer` and `texts` as an error's context has them: `index`, `ids`, `text` of each; none before a `say`."""
+        if not self._tokens.columns:
+            return []
+        members = range(len(self.answer)) if self._members is None else self._members
+        rows = zip(members, self.answer, self.texts, strict=True)
+        return [{"index": index, "ids": list(ids), "text": text} for index, ids, text in rows]
+
     # --- calls ----------------------------------------------------------------------------------------------
 
     def say(self, ids: Sequence[Sequence[int]], sampling: Sampling) -> list[tuple[int, ...]]:
@@ -206,7 +214,7 @@ class Conversation:
             if lacks > 0 and not all(ended):
                 self._generate(sampling, lacks, ended)
         except SwarmctlError as error:
-            _tell_how_far(error, self._accepted())
+            _tell_how_far(error, self.accepted())
             raise
         answer.end()
 
@@ -233,12 +241,6 @@ class Conversation:
 
     # --- what has come --------------------------------------------------------------------------------------
 
-    def _accepted(self) -> list[dict[str, Any]]:
-        """What has come out since the last `say`, as an error's context has it."""
-        members = range(len(self.answer)) if self._members is None else self._members
-        rows = zip(members, self.answer, self.texts, strict=True)
-        return [{"index": index, "ids": list(ids), "text": text} for index, ids, text in rows]
-
     def _came(self) -> Sequence[Column]:
         return self._tokens.columns[self._answer.begin :]
 
@@ -261,13 +263,21 @@ def generation_of(
     return Generation(prompt=prompt, prompt_tokens=prompt_tokens, ids=ids, text=text, ended=ended)
 
 
-def _tell_how_far(error: SwarmctlError, accepted: Sequence[Mapping[str, Any]]) -> None:
+def how_far(accepted: Sequence[Mapping[str, Any]]) -> str | None:
+    """What `Conversation.accepted` returned, as a sentence about a call that ended early; None if nothing came out."""
     came = sum(len(one["ids"]) for one in accepted)
+    if not came:
+        return None
+    of = "" if len(accepted) == 1 else f" of {len(accepted)} sequences"
+    return f"{came} token{'s' if came > 1 else ''}{of} came out before"
+
+
+def _tell_how_far(error: SwarmctlError, accepted: Sequence[Mapping[str, Any]]) -> None:
+    came = how_far(accepted)
     if came or not isinstance(error, RequestInvalid):
         error.context["accepted"] = list(accepted)
     if came:
-        of = "" if len(accepted) == 1 else f" of {len(accepted)} sequences"
-        error.reasons = (*error.reasons, f"{came} token{'s' if came > 1 else ''}{of} came out before")
+        error.reasons = (*error.reasons, came)
 
 
 def _bound(text: Callable[[int, str], None], member: int) -> Callable[[str], None]:

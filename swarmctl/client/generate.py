@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from swarmctl.blocks import NodeName, PeerId
 from swarmctl.client.conversation import Conversation, generation_of
-from swarmctl.client.request import Generation, Listener, Sampling
+from swarmctl.client.request import Generation, GenerationInterrupted, Listener, Sampling
 from swarmctl.client.text import Chat, Vocabulary
 from swarmctl.errors import RequestInvalid, SwarmctlError
 
 if TYPE_CHECKING:
     from swarmctl.upstream.model import ClientModel
 
-__all__ = ["Client", "Connection", "Generation", "Listener", "Sampling"]
+__all__ = ["Client", "Connection", "Generation", "GenerationInterrupted", "Listener", "Sampling"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +110,7 @@ class Client:
         Raises:
             RequestInvalid: the request itself is wrong. RecoveryFailed: no server took a lost span over in time; its
                 `context["accepted"]` has what came out before, for each prompt that was begun.
+            GenerationInterrupted: a KeyboardInterrupt, with the same.
         """
         encoded = [self.encode(prompt, chat=chat) for prompt in prompts]
         self._check_length(max(len(ids) for ids in encoded), sampling.max_new_tokens)
@@ -117,15 +118,21 @@ class Client:
         for index, ids in enumerate(encoded):
             groups.setdefault(len(ids), []).append(index)
         done: dict[int, Generation] = {}
-        for length, members in groups.items():
-            with self._talk(length + sampling.max_new_tokens, listener or Listener(), members=members) as talk:
-                try:
+        talk: Conversation | None = None
+        try:
+            for length, members in groups.items():
+                with self._talk(length + sampling.max_new_tokens, listener or Listener(), members=members) as talk:
                     outputs = talk.say([encoded[index] for index in members], sampling)
-                except SwarmctlError as error:
-                    _add_those_done(error, done)
-                    raise
-            for index, new in zip(members, outputs, strict=True):
-                done[index] = generation_of(self._vocabulary, prompts[index], length, new, sampling)
+                for index, new in zip(members, outputs, strict=True):
+                    done[index] = generation_of(self._vocabulary, prompts[index], length, new, sampling)
+        except SwarmctlError as error:
+            begun = error.context.get("accepted")
+            if isinstance(begun, list):
+                error.context["accepted"] = _with_those_done(begun, done)
+            raise
+        except KeyboardInterrupt as error:
+            begun = [] if talk is None else talk.accepted()
+            raise GenerationInterrupted(_with_those_done(begun, done)) from error
         return tuple(done[index] for index in range(len(prompts)))
 
     def _check_length(self, prompt: int, new: int) -> None:
@@ -173,9 +180,8 @@ class Client:
         )
 
 
-def _add_those_done(error: SwarmctlError, done: Mapping[int, Generation]) -> None:
-    """A generation of several sessions failed in one of them; the prompts of the others are done."""
-    begun = error.context.get("accepted")
-    if isinstance(begun, list):
-        whole = [{"index": index, "ids": list(one.ids), "text": one.text} for index, one in done.items()]
-        error.context["accepted"] = sorted([*whole, *begun], key=lambda one: int(one["index"]))
+def _with_those_done(begun: Sequence[Mapping[str, Any]], done: Mapping[int, Generation]) -> list[Mapping[str, Any]]:
+    """What came out in one session, which ended early, and the prompts of the sessions before it, which are done."""
+    whole = [{"index": index, "ids": list(one.ids), "text": one.text} for index, one in done.items()]
+    others = [one for one in begun if one["index"] not in done]
+    return sorted([*whole, *others], key=lambda one: int(one["index"]))

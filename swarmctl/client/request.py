@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,17 @@ class Generation:
     ids: tuple[int, ...]
     text: str
     ended: str
+
+
+class GenerationInterrupted(KeyboardInterrupt):
+    """Ctrl-C in the middle of `Client.generate`.
+
+    `accepted`: `index`, `ids` and `text` of each prompt that was begun, as far as it came.
+    """
+
+    def __init__(self, accepted: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
+        self.accepted = tuple(accepted)
 
 
 @dataclass

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 from swarmctl.errors import UpstreamMissing
 
@@ -113,7 +114,7 @@ def _import_accelerate() -> None:
     compiler and sympy: seven hundred modules, a quarter of what a client or a server imports, and none is ever used. A
     program that has imported accelerate for itself before keeps what it has.
     """
-    distributed = importlib.import_module("torch.distributed")
+    distributed: Any = importlib.import_module("torch.distributed")
     is_available = distributed.is_available
     distributed.is_available = lambda: False
     try:

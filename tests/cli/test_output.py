@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from swarmctl.operations.site import Site
+from swarmctl_cli.app import app
+from swarmctl_cli.context import KINDS
 
 FIELDS = ["apiVersion", "kind", "swarm", "generatedAt", "data", "warnings", "error"]
 
@@ -32,6 +38,60 @@ def test_stdout_holds_exactly_one_document_and_error_is_null_only_on_success(she
     assert (done.code, document["apiVersion"], document["kind"]) == (code, "swarmctl/v1", kind)
     assert (document["error"] is None) == (code == 0)
     assert done.out.endswith("}\n")
+
+
+def commands(group: Any, *path: str) -> Iterator[tuple[str, ...]]:
+    """The words of every command that does something."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, *path, name)
+        else:
+            yield (*path, name)
+
+
+EVERY = [*commands(typer.main.get_command(app))]
+
+
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_the_kind_is_the_commands_own_also_where_its_options_make_no_sense(shell, words):
+    done = shell("-o", "json", *words, "--nonsense")
+    assert (done.code, done.document["error"]["code"]) == (2, "UsageError")
+    assert done.document["kind"] == KINDS[" ".join(words)]
+
+
+FAILING: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("init",): ("nonsense",),
+    ("kill",): ("left-a",),
+    ("demo",): ("-c", "none.yaml"),
+    ("model", "tiny"): ("--hidden-size", "9"),
+    ("model", "import"): ("none.gguf",),
+    ("verify", "recovery"): ("nonsense",),
+}
+"""What makes a command fail by itself, where the lack of a swarm file does not."""
+
+
+@pytest.mark.parametrize("words", [words for words in EVERY if words != ("config", "schema")], ids=" ".join)
+def test_the_kind_is_the_commands_own_on_every_other_failure_too(bare, words, monkeypatch):
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise RuntimeError("the cause")
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("once"))
+    # Only `doctor` and `version` ask for it; nothing else of theirs can be made to fail.
+    monkeypatch.setattr("platform.python_version", fail)
+    done = bare("-o", "json", *words, *FAILING.get(words, ()))
+    assert (done.code != 0, done.document["error"] is None) == (True, False)
+    assert done.document["kind"] == KINDS[" ".join(words)]
+
+
+def test_every_command_has_a_kind_and_nothing_else_has():
+    assert {" ".join(words) for words in EVERY} == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["config", "nonsense"], ["--nonsense", "status"], ["--timeout", "soon", "status"]]
+)
+def test_where_no_command_is_known_the_kind_is_error(shell, words):
+    assert shell("-o", "json", *words).document["kind"] == "Error"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +154,12 @@ def test_an_exception_that_nobody_planned_for_shows_its_traceback_and_where_to_r
     assert "Traceback (most recent call last)" in done.err
     assert "error: unexpected RuntimeError: the cause" in done.err
     assert "hint: report it" in done.err
+
+
+def test_a_word_that_is_almost_one_of_the_known_comes_with_that_one(bare):
+    done = bare("verify", "recovery", "--fault", "kil", "-o", "json")
+    assert (done.code, done.document["error"]["hints"][0]) == (2, "did you mean kill?")
+    assert not any("mean" in hint for hint in bare("status", "-o", "xyz").err.splitlines())
 
 
 def test_ctrl_c_gives_130_and_says_how_to_go_on(shell, monkeypatch):

@@ -67,6 +67,68 @@ def test_a_pipe_that_closes_early_is_no_failure_worth_words(tmp_path):
     assert len(done.stdout.splitlines()) == 1
 
 
+def typed(line: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """A command line of bash, in which `swarmctl` is the program."""
+    path = os.pathsep.join((str(ROOT / "cli"), str(ROOT)))
+    return subprocess.run(
+        ["bash", "-c", f'swarmctl() {{ "{sys.executable}" -m swarmctl_cli "$@"; }}; set -o pipefail; {line}'],
+        cwd=cwd,
+        env={"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONPATH": path, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "words",
+    ["version", "version -o json", "version -o name", "version -o yaml", "status --help", "init reference -o -"],
+)
+def test_a_full_disk_under_stdout_is_one_line_and_a_failure(tmp_path, words, unbuffered):
+    done = typed(f"swarmctl {words} >/dev/full", tmp_path, PYTHONUNBUFFERED=unbuffered)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: cannot write to stdout: No space left on device\n"
+
+
+def test_a_failure_whose_document_is_lost_is_told_with_its_own_words_too(tmp_path):
+    done = typed("swarmctl config validate -o json >/dev/full", tmp_path)
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert lines == [
+        f"error: no swarm.yaml in {tmp_path} or above it",
+        "error: cannot write to stdout: No space left on device",
+    ]
+    assert "Traceback" not in done.stderr
+
+
+def test_words_that_cannot_be_written_change_neither_the_data_nor_the_answer(tmp_path):
+    for lost in ("2>/dev/full", "2>&-"):
+        done = typed(f"swarmctl status -o json {lost}", tmp_path)
+        assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (3, "ConfigError")
+
+
+def test_a_stdout_that_is_closed_is_written_to_nowhere(tmp_path):
+    done = typed("swarmctl version -o json >&-", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", ["version", "version -o json", "status --help", "config schema"])
+def test_a_pipe_that_nobody_reads_ends_every_command_without_a_word(tmp_path, words):
+    # The reader is gone before the program writes.
+    done = typed(f"(sleep 0.3; swarmctl {words}) | true", tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_failure_into_a_pipe_that_nobody_reads_has_its_words_and_no_traceback(tmp_path):
+    done = typed("(sleep 0.3; swarmctl status -o json) | true", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no swarm.yaml in ")
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
 def test_a_terminal_without_unicode_gets_ascii(tmp_path):
     (tmp_path / "swarm.yaml").write_text(SWARM)
     done = program("verify", "redundancy", "--source", "config", cwd=tmp_path, PYTHONIOENCODING="ascii")

@@ -24,6 +24,19 @@ def verify(shell: Shell, *words: str) -> Finished:
     return shell("verify", "recovery", *words)
 
 
+@pytest.mark.parametrize("words", [["--family", "lama"], ["lama/kill/mid-step/first/same/greedy"]])
+@pytest.mark.parametrize("more", [[], ["--list"]])
+def test_an_unknown_family_is_answered_with_those_that_there_are_and_the_nearest(bare, trials, words, more):
+    done = verify(bare, *words, *more)
+    assert (done.code, done.out, trials.asked) == (2, "", [])
+    assert done.err.splitlines()[:3] == [
+        "error: no swarm here serves a model of the family lama",
+        "  there is llama, bloom",
+        "hint: did you mean llama?",
+    ]
+    assert "mean" not in verify(bare, "--family", "falcon").err
+
+
 def test_all_cells_identical_is_a_yes(bare, trials):
     done = verify(bare)
     assert done.code == 0

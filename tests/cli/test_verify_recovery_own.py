@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from support.shell import Finished, Shell
 from support.tales import Incident, tell
 
 from swarmctl.blocks import NodeName
-from swarmctl.matrix import Cell, Fault, Victim
+from swarmctl.matrix import QUICK, Cell, Fault, Victim
 from swarmctl.trial import Subject, encode_trial
 
 OWN = """\
@@ -100,6 +101,50 @@ def test_a_fault_that_ones_own_swarm_does_not_offer_is_left_out_with_the_reason(
     assert reason.startswith("not offered")
     assert verify(bare, "-c", file, "--fault", "partition", "--yes").code == 5
     assert trials.asked == []
+
+
+def test_a_list_needs_no_running_swarm(bare, trials):
+    path = bare.folder / "mine.yaml"
+    path.write_text(OWN.replace("MIN", "1"))
+    done = verify(bare, "-c", str(path), "--list", "-o", "json")
+    assert (done.code, done.document["error"], trials.asked) == (0, None, [])
+    names = [cell["name"] for cell in done.data["cells"]]
+    assert set(names) == {str(replace(cell, family="mine")) for cell in QUICK}
+    assert [one["name"] for one in done.data["unjudged"]] == names
+    assert (done.data["left_out"], {tuple(cell["strikes"]) for cell in done.data["cells"]}) == ([], {()})
+    words = verify(bare, "-c", str(path), "--list")
+    assert (words.code, words.err) == (0, "")
+    assert (
+        "\nNone can be judged without the running swarm: what runs of swarm lab is not what its file says" in words.out
+    )
+    assert verify(bare, "-c", str(path), "--list", "-o", "name").out.split() == names
+    narrow = verify(bare, "-c", str(path), "--list", "--fault", "kill", "-o", "name").out.split()
+    assert narrow == [name for name in names if name.startswith("mine/kill/")]
+
+
+def test_a_dry_run_on_a_swarm_that_does_not_run_shows_the_cells_and_ends_as_the_run_would(bare, trials):
+    path = bare.folder / "mine.yaml"
+    path.write_text(OWN.replace("MIN", "1"))
+    done = verify(bare, "-c", str(path), "--dry-run")
+    assert (done.code, trials.asked) == (5, [])
+    assert "None can be judged without the running swarm: " in done.out
+    assert f"hint: swarmctl -c {path} up" in done.err
+    document = verify(bare, "-c", str(path), "--dry-run", "-o", "json").document
+    assert (document["error"]["code"], len(document["data"]["unjudged"])) == ("Refused", len(document["data"]["cells"]))
+
+
+def test_a_swarm_that_can_spare_nobody_has_a_list_with_the_reasons_and_a_dry_run_that_is_refused(bare, trials):
+    file = own(bare, minimum=2)
+    for option, code in (("--list", 0), ("--dry-run", 5)):
+        done = verify(bare, "-c", file, "--fault", "kill", option)
+        assert (done.code, trials.asked) == (code, [])
+        assert "\nLeft out:\n  mine/kill/" in done.out
+        assert "would have 1 replica instead of 2" in done.out
+        assert ("nothing was struck" in done.err) == (code == 5)
+    document = verify(bare, "-c", file, "--fault", "kill", "--dry-run", "-o", "json").document
+    assert (document["error"]["code"], document["data"]["cells"]) == ("Refused", [])
+    assert document["data"]["left_out"]
+    assert document["data"]["unjudged"] == []
 
 
 def test_a_swarm_that_does_not_run_is_refused(bare, trials):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from swarmctl.client.generate import Client
 from swarmctl.operations.site import Site
 from swarmctl.spec import SwarmSpec
 from swarmctl.store import Layout
@@ -87,7 +89,8 @@ class Finished:
 class Shell:
     """Types command lines in `folder`; the swarm's only host is `fake`, once a command has opened it.
 
-    `try_cells` takes the place of real trials. `terminal`: whether stderr says that it is one.
+    `try_cells` takes the place of real trials, `client` that of one that is connected to the swarm. `terminal`: whether
+    stderr says that it is one; `screen`: whether stdout does.
     """
 
     folder: Path
@@ -95,15 +98,18 @@ class Shell:
     clock: FakeClock = field(default_factory=FakeClock)
     fake: FakeTransport | None = None
     try_cells: Trying | None = None
+    client: Client | None = None
     terminal: bool = False
+    screen: bool = False
 
     def __call__(self, *words: str) -> Finished:
-        out, err = Stream(), Terminal() if self.terminal else Stream()
+        out, err = (Terminal() if says_so else Stream() for says_so in (self.screen, self.terminal))
         run = Run(
             out=Output(stdout=out, stderr=err, env=self.env),
             env={"HOME": str(self.folder), **self.env},
             cwd=self.folder,
             open_site=self.open_site,
+            open_client=None if self.client is None else self._open_client,
             try_cells=self.try_cells,
         )
         code = execute(list(words), run)
@@ -114,6 +120,10 @@ class Shell:
         """The host in memory."""
         assert self.fake is not None, "no command has opened the swarm yet"
         return self.fake
+
+    def _open_client(self, _site: Site) -> AbstractContextManager[Client]:
+        assert self.client is not None
+        return nullcontext(self.client)
 
     def open_site(self, spec: SwarmSpec, state: Path, run: Path) -> Site:
         """A site whose hosts are one fake, kept from command to command."""

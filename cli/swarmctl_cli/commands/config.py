@@ -29,7 +29,7 @@ def validate(
       swarmctl config validate
       swarmctl config validate configs/stable-beluga2.yaml -o json
     """
-    run = run_of(ctx, Given(config=file or config, output=output), kind="Validation")
+    run = run_of(ctx, Given(config=file or config, output=output))
     from rich.text import Text
 
     from swarmctl_cli.views.measure import count
@@ -50,7 +50,7 @@ def show(ctx: typer.Context, file: File = None, config: options.Config = None, o
       swarmctl config show
       swarmctl config show -o json | jq .data.nodes
     """
-    run = run_of(ctx, Given(config=file or config, output=output), kind="Config", has_names=True)
+    run = run_of(ctx, Given(config=file or config, output=output), has_names=True)
     import yaml
 
     from swarmctl import config as files
@@ -73,7 +73,7 @@ def schema(ctx: typer.Context) -> None:
     Example:
       swarmctl config schema > swarm.schema.json
     """
-    run = run_of(ctx, Given(), kind="Schema")
+    run = run_of(ctx, Given())
     import json
 
     from swarmctl import config as files

@@ -46,7 +46,7 @@ def demo(
       swarmctl demo
       swarmctl demo -o json | jq .data.pause_ms
     """
-    run = run_of(ctx, Given(config=config, output=output, quiet=quiet, verbose=verbose), kind="Demo")
+    run = run_of(ctx, Given(config=config, output=output, quiet=quiet, verbose=verbose))
     if run.config is None:
         run.config = _import_model(run)
     site = run.site()

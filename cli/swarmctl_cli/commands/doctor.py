@@ -32,7 +32,7 @@ def doctor(
       swarmctl doctor
       swarmctl doctor --deep -o json
     """
-    run = run_of(ctx, Given(config=config, output=output), kind="Doctor")
+    run = run_of(ctx, Given(config=config, output=output))
     from swarmctl.operations.doctor import Level, examine
     from swarmctl_cli.views import diagnosis, symbols
 

@@ -40,7 +40,7 @@ def down(
       swarmctl down --swarm lab
     """
     given = Given(config=config, output=output, quiet=quiet, yes=yes, dry_run=dry_run, timeout=timeout)
-    run = run_of(ctx, given, kind="Down", has_names=True)
+    run = run_of(ctx, given, has_names=True)
     from dataclasses import asdict
 
     from rich.text import Text

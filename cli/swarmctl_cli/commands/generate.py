@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swarmctl.errors import UsageError
+from swarmctl.errors import SwarmctlError, UsageError
 from swarmctl.events import Event, EventSink, encode
 from swarmctl_cli import completion, options
 from swarmctl_cli.context import Given, Run, run_of
-from swarmctl_cli.errors import FaultMissed, plain
+from swarmctl_cli.errors import FaultMissed, Interrupted, plain
 from swarmctl_cli.output import Format
 
 if TYPE_CHECKING:
-    from swarmctl.operations.generate import GenerateRequest
+    from rich.text import Text
+
+    from swarmctl.operations.generate import GenerateRequest, GenerateResult
     from swarmctl.operations.site import Site
 
 
@@ -74,7 +77,8 @@ def generate(
 
     The text goes to stdout as it comes, the failover log to stderr. Without --temperature, --top-p or --top-k the
     likeliest token is taken. Several prompts run in as few sessions as their lengths allow. Exit code 4 if no server
-    took a lost span over in time, 12 if a drill's moment never came.
+    took a lost span over in time, 12 if a drill's moment never came. After a failure or Ctrl-C, the document has the
+    tokens and texts that came out before, as error.context.accepted.
 
     \b
     Examples:
@@ -84,7 +88,7 @@ def generate(
       cat prompt.txt | swarmctl generate - -o json | jq -r '.data.generations[0].text'
     """
     given = Given(config=config, output=output, quiet=quiet, verbose=verbose)
-    run = run_of(ctx, given, kind="Generation")
+    run = run_of(ctx, given)
     from swarmctl.client.generate import Sampling
     from swarmctl.operations import generate as operation
     from swarmctl.operations.drill import parse_kill
@@ -114,21 +118,15 @@ def generate(
 def _generate(run: Run, site: Site, request: GenerateRequest, events: Path | None) -> None:
     from rich.text import Text
 
-    from swarmctl.operations import generate as operation
-    from swarmctl_cli.live import transcript
-
     streams = run.out.format is Format.TABLE and len(request.prompts) == 1
     # Importing torch and finding the servers takes seconds in which nothing else is shown.
     run.out.say(f"connecting to swarm {site.spec.name} ...")
-    with ExitStack() as stack:
-        record = _recorder(stack, events)
-        shown = stack.enter_context(transcript(run.out, stream_text=streams))
-
-        def sink(event: Event) -> None:
-            record(event)
-            shown.event(event)
-
-        done = operation.run(site, request, sink=sink, text=lambda _index, piece: shown.text(piece))
+    try:
+        done = _carry_out(run, site, request, events, streams=streams)
+    except SwarmctlError as failure:
+        if run.out.format is Format.TABLE and not streams:
+            _show_accepted(run, request, failure.context.get("accepted"))
+        raise
     missed = [f"{kill.node}@{kill.token}" for kill in done.missed]
     error = FaultMissed(missed) if missed else None
     rows = [asdict(one) for one in done.generations]
@@ -137,12 +135,71 @@ def _generate(run: Run, site: Site, request: GenerateRequest, events: Path | Non
             raise error
         return
     data = {"model": site.spec.model.source, "generations": rows, "story": plain(done.story), "missed": missed}
-    texts = [Text.assemble((one.prompt, "bold"), one.text) for one in done.generations]
+    texts = [_whole(one.prompt, one.text) for one in done.generations]
     run.out.emit(data, human=lambda: Text("\n\n").join(texts), rows=rows, error=error)
     if error is not None and run.out.format is Format.TABLE:
         raise error
     if error is not None:
         raise typer.Exit(error.exit_code)
+
+
+def _carry_out(run: Run, site: Site, request: GenerateRequest, events: Path | None, *, streams: bool) -> GenerateResult:
+    """Connect and generate; every failure in the middle, Ctrl-C too, has what was accepted in its context.
+
+    Raises:
+        SwarmctlError: as the operation. Interrupted: Ctrl-C while tokens came.
+    """
+    from swarmctl.client.request import GenerationInterrupted
+    from swarmctl.operations import generate as operation
+    from swarmctl_cli.live import transcript
+
+    with ExitStack() as stack:
+        record = _recorder(stack, events)
+        shown = stack.enter_context(transcript(run.out, stream_text=streams))
+
+        def sink(event: Event) -> None:
+            record(event)
+            shown.event(event)
+
+        done: GenerateResult | None = None
+        try:
+            with (run.open_client or operation.connected)(site) as client:
+                done = operation.generate(
+                    site, client, request, sink=sink, text=lambda _index, piece: shown.text(piece)
+                )
+        except GenerationInterrupted as interrupt:
+            raise _interrupted(interrupt.accepted) from interrupt
+        except KeyboardInterrupt as interrupt:
+            if done is None:
+                raise
+            # All had come, and the client was leaving the swarm.
+            rows = enumerate(done.generations)
+            whole = [{"index": index, "ids": list(one.ids), "text": one.text} for index, one in rows]
+            raise _interrupted(whole) from interrupt
+    return done
+
+
+def _interrupted(accepted: Sequence[Mapping[str, Any]]) -> Interrupted:
+    from swarmctl.client.conversation import how_far
+
+    came = how_far(accepted)
+    return Interrupted("interrupted", reasons=[came] if came else [], context={"accepted": accepted})
+
+
+def _show_accepted(run: Run, request: GenerateRequest, accepted: object) -> None:
+    """What came out before the failure of several prompts, whose texts are not shown as they come."""
+    from rich.text import Text
+
+    rows = accepted if isinstance(accepted, (list, tuple)) else ()
+    texts = [_whole(request.prompts[one["index"]], one["text"]) for one in rows if one["ids"]]
+    if texts:
+        run.out.console.print(Text("\n\n").join(texts))
+
+
+def _whole(prompt: str, text: str) -> Text:
+    from rich.text import Text
+
+    return Text.assemble((prompt, "bold"), text)
 
 
 def _given(prompts: list[str], prompt_file: Path | None) -> tuple[list[str], str | None]:

@@ -40,7 +40,7 @@ def init(
       swarmctl init --list
       swarmctl init stable-beluga2 -o beluga.yaml
     """
-    run = run_of(ctx, Given(), kind="Init", has_names=True)
+    run = run_of(ctx, Given(), has_names=True)
     from rich.text import Text
 
     from swarmctl import config

@@ -33,7 +33,7 @@ def kill(
       swarmctl kill left-a
       swarmctl kill left-a --dry-run
     """
-    run = run_of(ctx, Given(config=config, output=output, quiet=quiet, dry_run=dry_run), kind="Kill", has_names=True)
+    run = run_of(ctx, Given(config=config, output=output, quiet=quiet, dry_run=dry_run), has_names=True)
     from rich.text import Text
 
     from swarmctl.operations import kill as operation

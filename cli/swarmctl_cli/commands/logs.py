@@ -31,7 +31,7 @@ def logs(
       swarmctl logs --grep 'ERROR|Traceback' -n 0
       swarmctl logs right-a -f
     """
-    run = run_of(ctx, Given(config=config, output=output), kind="Logs")
+    run = run_of(ctx, Given(config=config, output=output))
     from swarmctl.operations.logs import read
     from swarmctl.operations.selection import candidates
 

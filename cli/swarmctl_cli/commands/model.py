@@ -47,7 +47,7 @@ def tiny(
       swarmctl model tiny --family llama -o ./tiny-llama
       swarmctl model tiny --family bloom --blocks 8 -o ./tiny-bloom
     """
-    run = run_of(ctx, Given(), kind="Model", has_names=True)
+    run = run_of(ctx, Given(), has_names=True)
     from rich.text import Text
 
     from swarmctl.models.tiny import TinyShape
@@ -91,7 +91,7 @@ def import_(
       swarmctl model import demo:smollm2
       swarmctl model import ./llama.gguf -o ./llama
     """
-    run = run_of(ctx, Given(), kind="Model", has_names=True)
+    run = run_of(ctx, Given(), has_names=True)
     from rich.text import Text
 
     from swarmctl.operations.models import folder_for, import_model

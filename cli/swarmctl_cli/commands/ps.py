@@ -27,7 +27,7 @@ def ps(
       swarmctl ps --swarm lab
       swarmctl ps -o name
     """
-    run = run_of(ctx, Given(config=config, output=output), kind="Processes", has_names=True)
+    run = run_of(ctx, Given(config=config, output=output), has_names=True)
     from swarmctl.operations.status import list_processes
     from swarmctl_cli.views import processes as view
 

@@ -30,7 +30,7 @@ def restart(
       swarmctl restart --timeout 30m
     """
     given = Given(config=config, output=output, quiet=quiet, dry_run=dry_run, timeout=timeout)
-    run = run_of(ctx, given, kind="Restart", has_names=True)
+    run = run_of(ctx, given, has_names=True)
     from rich.text import Text
 
     from swarmctl.operations import restart as operation

@@ -34,7 +34,7 @@ def status(
       swarmctl status --watch --every 5s
       swarmctl status -o json | jq -r .data.verdict
     """
-    run = run_of(ctx, Given(config=config, output=output), kind="Status", has_names=True)
+    run = run_of(ctx, Given(config=config, output=output), has_names=True)
     site = run.site()
     if watch:
         _watch(run, site, every)

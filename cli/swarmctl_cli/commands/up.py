@@ -45,7 +45,7 @@ def up(
       swarmctl up --dry-run
     """
     given = Given(config=config, output=output, quiet=quiet, verbose=verbose, dry_run=dry_run, timeout=timeout)
-    run = run_of(ctx, given, kind="Up", has_names=True)
+    run = run_of(ctx, given, has_names=True)
     _up(run, [*(nodes or ()), *(only or ())])
 
 
@@ -63,7 +63,7 @@ def plan(
       swarmctl plan
       swarmctl plan -o json | jq .data.changes
     """
-    run = run_of(ctx, Given(config=config, output=output, dry_run=True), kind="Plan", has_names=True)
+    run = run_of(ctx, Given(config=config, output=output, dry_run=True), has_names=True)
     _up(run, [*(nodes or ()), *(only or ())])
 
 

@@ -50,7 +50,7 @@ def redundancy(
       swarmctl verify redundancy --min 2 --by host --source config
       swarmctl verify redundancy -o json | jq .data.repairs
     """
-    run = run_of(ctx, Given(config=config, output=output), kind="Redundancy")
+    run = run_of(ctx, Given(config=config, output=output))
     from swarmctl import coverage
     from swarmctl_cli.views import redundancy as view
     from swarmctl_cli.views import symbols

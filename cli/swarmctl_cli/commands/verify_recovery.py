@@ -116,6 +116,7 @@ def recovery(
     meanwhile. Its tokens must be those of an undisturbed run. Without -c it runs on swarms of tiny models, made on
     this machine for it. With -c it strikes nodes of your own swarm, if the rest can spare them, and starts them again.
     Exit code 0 if all is proved, 4 if a cell is not recovered, 12 if a fault did not bite, 5 if nothing may be struck.
+    --list needs no running swarm; --dry-run ends as the run would that it shows, where that would be refused.
 
     \b
     Examples:
@@ -127,7 +128,7 @@ def recovery(
       swarmctl verify recovery --recheck histories -o json | jq .data.summary
     """
     given = Given(config=config, output=output, quiet=quiet, verbose=verbose, yes=yes, dry_run=dry_run)
-    run = run_of(ctx, given, kind="Recovery", has_names=True)
+    run = run_of(ctx, given, has_names=True)
     from swarmctl_cli import trying
     from swarmctl_cli.attempt import Attempt, Wanted
     from swarmctl_cli.reports import Files, check_folder, conclude
@@ -152,16 +153,16 @@ def recovery(
     if save is not None:
         check_folder(save)
     site = run.site() if run.config is not None else None
-    foresight = None if site is None else trying.foresee(run, site, wanted)
-    cells = wanted.cells() if foresight is None else tuple(foresight.victims)
-    made = wanted.made(cells, own=None if site is None else cells[0].family)
+    foreseen = None if site is None else trying.foresee(run, site, wanted)
+    cells = wanted.cells() if foreseen is None else foreseen.cells
+    made = wanted.made(cells, own=None if foreseen is None else foreseen.family)
     if made:
         run.out.say(f"{count(len(made), 'cell')} made for these filters")
     if list_only or run.dry_run:
-        trying.show(run, cells, foresight)
+        trying.show(run, cells, foreseen)
         return
-    if foresight is not None:
-        trying.confirm(run, foresight)
+    if foreseen is not None:
+        trying.confirm(run, foreseen.agreed())
     subjects = _SUBJECTS[client or Client.SWARMCTL]
     outcomes = trying.carry_out(run, Attempt(cells=cells, subjects=subjects, site=site, save=save), files)
     conclude(run, outcomes, files)

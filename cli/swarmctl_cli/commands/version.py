@@ -16,7 +16,7 @@ def version(ctx: typer.Context, output: options.Output = None) -> None:
       swarmctl version
       swarmctl version -o json
     """
-    run = run_of(ctx, Given(output=output), kind="Version", has_names=True)
+    run = run_of(ctx, Given(output=output), has_names=True)
     import platform
     from importlib import metadata
 

@@ -1,13 +1,34 @@
-"""A plain table: padded columns, nothing cut, nothing wrapped, so that `awk` and eyes both find their way."""
+"""A plain table: padded columns, nothing cut, nothing wrapped, so that `awk` and eyes both find their way.
+
+Whole columns are left out of a table that may be narrow and is; a line below it says which.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.text import Text
 
 Cell = str | Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table as lines, for a view that writes something between them. `left_out`: the columns that did not fit."""
+
+    header: Text
+    rows: tuple[Text, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def footer(self) -> tuple[Text, ...]:
+        """What must stand below the rows, so that nobody takes the table for the whole of it; often nothing."""
+        if not self.left_out:
+            return ()
+        names = ", ".join(self.left_out)
+        return (Text(f"columns left out: {names} (wider terminal, or -o json)", style="dim"),)
 
 
 def render(
@@ -18,6 +39,19 @@ def render(
     width: int | None = None,
     spare: Sequence[str] = (),
 ) -> Text:
+    """As `lay_out`, in one piece."""
+    table = lay_out(header, rows, right=right, width=width, spare=spare)
+    return Text("\n").join((table.header, *table.rows, *table.footer))
+
+
+def lay_out(
+    header: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    right: frozenset[str] = frozenset(),
+    width: int | None = None,
+    spare: Sequence[str] = (),
+) -> Table:
     """Header and rows, two spaces between columns.
 
     Args:
@@ -36,7 +70,8 @@ def render(
             break
         shown.remove(name)
     places = [(header.index(name), widths[name], name in right) for name in shown]
-    return Text("\n").join(_line(row, places) for row in table)
+    first, *others = (_line(row, places) for row in table)
+    return Table(header=first, rows=tuple(others), left_out=tuple(name for name in header if name not in shown))
 
 
 def _line(row: Sequence[Text], places: Sequence[tuple[int, int, bool]]) -> Text:

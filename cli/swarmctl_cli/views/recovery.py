@@ -87,16 +87,24 @@ def render(outcomes: Sequence[Outcome], *, command: str, width: int, symbols: Sy
 
 
 def render_cells(
-    cells: Sequence[Cell], left_out: Mapping[Cell, str], *, strikes: Mapping[Cell, Sequence[str]], width: int
+    cells: Sequence[Cell],
+    left_out: Mapping[Cell, str],
+    *,
+    strikes: Mapping[Cell, Sequence[str]],
+    width: int,
+    unjudged: str | None = None,
 ) -> RenderableType:
     """What would be tried, without a verdict; then what cannot be tried here, each with its reason.
 
     `strikes`: the nodes that each cell strikes, for a swarm of the user's own; empty for one that is made for it.
+    `unjudged`: why it is not known, of any cell, whom it would strike and whether the swarm can spare them.
     """
     header = (*_PARTS, *(("STRIKES",) if strikes else ()))
     rows = [(*_parts(cell), *((", ".join(strikes.get(cell, ())),) if strikes else ())) for cell in cells]
-    lines = _by_family(cells, columns.render(header, rows, width=width - 2)) if cells else []
+    lines = _by_family(cells, columns.lay_out(header, rows, width=width - 2)) if cells else []
     lines += [Text(), Text(measure.count(len(cells), "cell"))]
+    if unjudged is not None:
+        lines += [Text(f"None can be judged without the running swarm: {unjudged}")]
     if left_out:
         lines += [Text(), Text("Left out:"), *(Text(f"  {cell}: {reason}") for cell, reason in left_out.items())]
     return Group(*lines)
@@ -202,19 +210,18 @@ def _table(rows: Sequence[Row], width: int, symbols: Symbols) -> list[Text]:
     for row in rows:
         verdicts = [_verdict(outcome, symbols) for outcome in ((row.shown, row.stock) if both else (row.shown,))]
         cells.append((*_parts(row.cell), *verdicts, *numbers(row.shown.result)))
-    table = columns.render(header, cells, right=frozenset(_NUMBERS), width=width - 2, spare=_SPARE)
+    table = columns.lay_out(header, cells, right=frozenset(_NUMBERS), width=width - 2, spare=_SPARE)
     return _by_family([row.cell for row in rows], table)
 
 
-def _by_family(cells: Sequence[Cell], table: Text) -> list[Text]:
+def _by_family(cells: Sequence[Cell], table: columns.Table) -> list[Text]:
     """The table's header, then each family's name over its rows."""
-    header, *lines = table.split("\n")
-    found = [Text("  ") + header]
+    found = [Text("  ") + table.header]
     numbered = enumerate(cells)
     for family, members in groupby(numbered, key=lambda item: item[1].family):
         found.append(Text(family, style="bold"))
-        found += [Text("  ") + lines[index] for index, _ in members]
-    return found
+        found += [Text("  ") + table.rows[index] for index, _ in members]
+    return [*found, *table.footer]
 
 
 def _parts(cell: Cell) -> tuple[str, ...]:

@@ -50,6 +50,15 @@ def test_a_narrow_table_leaves_columns_out_in_the_given_order_and_cuts_none():
     assert shown == {19: "left-a  here  16384", 18: "left-a  here", 12: "left-a  here", 11: "left-a", 2: "left-a"}
 
 
+def test_columns_that_are_left_out_are_named_below_the_table_in_one_dim_line():
+    header, rows = ("NAME", "HOST", "CACHE"), [("left-a", "here", "16384")]
+    whole = columns.lay_out(header, rows, width=19, spare=("CACHE", "HOST"))
+    narrow = columns.render(header, rows, width=11, spare=("CACHE", "HOST"))
+    assert (whole.left_out, whole.footer) == ((), ())
+    assert narrow.plain.splitlines()[2:] == ["columns left out: HOST, CACHE (wider terminal, or -o json)"]
+    assert [str(span.style) for span in narrow.spans if span.start >= narrow.plain.index("columns")] == ["dim"]
+
+
 def test_ten_replicas_are_a_plus_and_a_gap_is_a_zero():
     text = blockmap.render([0, 9, 10, 12], [], minimum=1, width=80, symbols=symbols.ASCII)
     assert text.plain.splitlines()[1].endswith("09++")
