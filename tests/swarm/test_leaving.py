@@ -27,6 +27,7 @@ def small() -> Iterator[LiveSwarm]:
         yield live
 
 
+@pytest.mark.own
 def test_down_leaves_no_process_port_socket_or_record(small: LiveSwarm):
     layout = small.site.layout
     running, sockets = processes_of(layout), list(layout.run.rglob("*.sock"))

@@ -17,7 +17,7 @@ from support.swarm import NUM_BLOCKS, LiveSwarm, live_swarm
 
 from swarmctl.events import PeerFailed, RouteChanged, decode
 
-pytestmark = [pytest.mark.swarm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.swarm, pytest.mark.own, pytest.mark.timeout(600)]
 
 PROMPT = "The swarm keeps its blocks"
 PAUSING_CLIENT = Path(__file__).with_name("pausing_client.py")

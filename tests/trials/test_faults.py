@@ -24,7 +24,7 @@ from swarmctl.operations.trials.stage import Stage, local_stage
 from swarmctl.snapshot import NodeState
 from swarmctl.upstream.model import ClientModel, open_model
 
-pytestmark = [pytest.mark.swarm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.swarm, pytest.mark.own, pytest.mark.timeout(300)]
 
 NODES = tuple(map(NodeName, ("a", "b", "c")))
 PROMPT = "The swarm keeps its blocks on many machines"

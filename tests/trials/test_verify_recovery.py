@@ -16,7 +16,7 @@ from swarmctl.operations.trials.saved import read_saved
 from swarmctl.operations.trials.stage import Stage, local_stage
 from swarmctl.trial import CellDone, CellStarting, Progress, StageStarting, Subject, Verdict, judge
 
-pytestmark = [pytest.mark.swarm, pytest.mark.timeout(590)]
+pytestmark = [pytest.mark.swarm, pytest.mark.own, pytest.mark.timeout(590)]
 
 KILLED = Cell(family="llama", victim=Victim.LAST)
 WITHOUT_ANYBODY = Cell(family="llama", fault=Fault.PAUSE, victim=Victim.ALL)
