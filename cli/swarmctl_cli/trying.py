@@ -114,15 +114,15 @@ def foresee(run: Run, site: Site, wanted: Wanted) -> Foreseen:
         UsageError: as `Wanted.cells`.
     """
     from swarmctl.operations.trials.foresight import foresee as judge_cells
-    from swarmctl.operations.trials.stage import own_stage
+    from swarmctl.operations.trials.stage import family_of, own_stage
 
+    family = family_of(site)
+    cells = wanted.cells(own=family)
     try:
         with own_stage(site) as stage:
-            family = stage.family
-            foresight = judge_cells(stage, wanted.cells(own=family))
+            foresight = judge_cells(stage, cells)
     except Refused as refusal:
-        family = _family(site)
-        return Foreseen(family=family, cells=wanted.cells(own=family), refusal=refusal)
+        return Foreseen(family=family, cells=cells, refusal=refusal)
     refused = not foresight.victims or (wanted.names and foresight.left_out)
     return Foreseen(
         family=family,
@@ -130,14 +130,6 @@ def foresee(run: Run, site: Site, wanted: Wanted) -> Foreseen:
         foresight=foresight,
         refusal=_refusal(run, site, foresight) if refused else None,
     )
-
-
-def _family(site: Site) -> str:
-    """What the operator's model calls itself, as `own_stage` has it: a model that is not here is known by its name."""
-    from swarmctl.models.profile import read_profile
-
-    profile = read_profile(site.spec.model.source)
-    return Path(site.spec.model.source).name if profile is None else profile.family
 
 
 def show(run: Run, cells: tuple[Cell, ...], foreseen: Foreseen | None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from xml.etree import ElementTree
 
 import pytest
+from support.interrupts import ctrl_c_interrupts
 from support.outcomes import A_KILL
 from support.shell import SWARM, Finished, Shell
 
@@ -254,18 +255,13 @@ def test_after_ctrl_c_what_was_tried_is_shown_and_written(bare, trials):
 
 
 def test_ctrl_c_is_answered_before_the_swarms_are_down(bare):
-    # A test run in the background may ignore Ctrl-C.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-
     def interrupted(_attempt: Attempt, _tell: Callable[[Progress], None]) -> None:
         signal.raise_signal(signal.SIGINT)
 
     bare.try_cells = interrupted
-    try:
+    with ctrl_c_interrupts():
         done = verify(bare)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
     assert done.code == 130
     assert done.err.splitlines()[:2] == [
         "interrupted: taking the swarms down (a few seconds) …",

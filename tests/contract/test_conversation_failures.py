@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partialmethod
-from types import FrameType
 from typing import Any
 
 import pytest
 from petals.client.remote_generation import _skipped_tokens
 from support.conversations import DRAWN, LONG, PROMPT, Bench, alone, undisturbed
 from support.fakeswarm import Hang
+from support.interrupts import PressAt, ctrl_c_interrupts, press_soon
 
 from swarmctl.client.conversation import Conversation
 from swarmctl.client.generate import Sampling
@@ -245,21 +244,8 @@ def test_random_numbers_of_a_draw_that_came_to_nothing_are_drawn_again(
         assert talk.tokens == wanted_after.tokens
 
 
-class PressAt:
-    """Ctrl-C at the n-th line that a conversation's own code executes."""
-
-    def __init__(self, line: int) -> None:
-        self.left = line
-
-    def __call__(self, frame: FrameType, kind: str, _argument: object) -> Any:
-        name = frame.f_code.co_filename
-        if not name.endswith(("upstream/generation.py", "client/conversation.py", "client/answer.py")):
-            return None
-        if kind == "line":
-            self.left -= 1
-            if self.left < 0:
-                raise KeyboardInterrupt
-        return self
+# A conversation's own code.
+OWN = ("upstream/generation.py", "client/conversation.py", "client/answer.py")
 
 
 def test_ctrl_c_at_any_line_of_a_call_loses_no_token_and_doubles_none() -> None:
@@ -271,7 +257,7 @@ def test_ctrl_c_at_any_line_of_a_call_loses_no_token_and_doubles_none() -> None:
             talk.say([[3], [3]], LONG)
             there = talk.tokens
             tracing = sys.gettrace()
-            sys.settrace(PressAt(line))
+            sys.settrace(PressAt(line, *OWN))
             try:
                 talk.say(prompts, DRAWN)
                 sys.settrace(tracing)
@@ -288,15 +274,6 @@ def test_ctrl_c_at_any_line_of_a_call_loses_no_token_and_doubles_none() -> None:
     assert interrupted > 20
 
 
-@pytest.fixture
-def ctrl_c_interrupts() -> Iterator[None]:
-    """Programs that were started in the background of a shell ignore SIGINT, and so would Python in these tests."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("ctrl_c_interrupts")
 def test_ctrl_c_while_a_server_computes_leaves_what_came_out() -> None:
     bench, wanted = Bench(suspect_after_s=60.0, step_timeout_s=60.0), undisturbed(([PROMPT], DRAWN))
     bench.a.will(None, None, None, Hang)
@@ -304,13 +281,11 @@ def test_ctrl_c_while_a_server_computes_leaves_what_came_out() -> None:
 
     def press(_hop: Hop, position: int, _replay: bool) -> None:
         if position == len(PROMPT) + 2 and not pressed:
-            # Not at once: Python misses a signal that comes just before its thread goes to sleep.
-            pressed.append(threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)))
-            pressed[0].start()
+            pressed.append(press_soon())
 
     bench.listener.request = press
     with bench.talk() as talk:
-        with pytest.raises(KeyboardInterrupt):
+        with ctrl_c_interrupts(), pytest.raises(KeyboardInterrupt):
             talk.say([PROMPT], DRAWN)
         assert len(talk.answer[0]) == 3
         talk.resume()

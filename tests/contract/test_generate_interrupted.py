@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from support.conversations import PROMPT, Bench, alone
 from support.eventually import eventually
 from support.fakeswarm import Die, Hang
+from support.interrupts import ctrl_c_interrupts, press_soon
 from support.shell import SWARM, Shell
 
 from swarmctl.client.generate import Sampling
@@ -29,25 +29,20 @@ def shell(tmp_path: Path) -> Shell:
 @pytest.fixture
 def bench() -> Iterator[Bench]:
     """A client that waits long for a silent server, in a process that Ctrl-C interrupts."""
-    # Programs that were started in the background of a shell ignore SIGINT, and so would Python in these tests.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield Bench(suspect_after_s=60.0, step_timeout_s=60.0)
-    signal.signal(signal.SIGINT, before)
+    with ctrl_c_interrupts():
+        yield Bench(suspect_after_s=60.0, step_timeout_s=60.0)
 
 
 def press_after(bench: Bench, requests: int) -> None:
     """The server is silent after so many requests, and Ctrl-C comes then."""
     bench.a.will(*[None] * requests, Hang)
-    main = threading.main_thread().ident
-    assert main is not None
 
     def press() -> None:
         def asked() -> None:
             assert not bench.a.faults
 
         eventually(asked, within_s=30)
-        # Not at once: Python misses a signal that comes just before its thread goes to sleep.
-        threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
+        press_soon()
 
     threading.Thread(target=press, daemon=True).start()
 

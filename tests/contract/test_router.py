@@ -2,54 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from petals.client.config import ClientConfig
-from petals.client.routing.sequence_manager import SequenceManagerState
 from petals.data_structures import ServerState
 from support.eventually import eventually
 from support.fakedht import FakeDht
-from support.fakeswarm import PREFIX, peer_id
+from support.fakeswarm import peer_id
+from support.routers import LIMIT_S, NAMES, read_again, route, routers_over, three_servers
 
 from swarmctl.blocks import BlockRange, NodeName, PeerId, parse_range
 from swarmctl.recovery import FailureKind
-from swarmctl.routing import NoRoute
-from swarmctl.upstream import pings
 from swarmctl.upstream import router as routers
 from swarmctl.upstream.router import Router
-
-LIMIT_S = 10.0
-ALL = BlockRange(0, 6)
-NAMES = ("a", "b", "c", "d", "stranger")
 
 
 @pytest.fixture
 def dht() -> FakeDht:
-    dht = FakeDht()
-    dht.announce("a", "0:3", expires=100.0, inference_rps=500.0)
-    dht.announce("b", "0:3", expires=100.0, inference_rps=100.0)
-    dht.announce("c", "3:6", expires=100.0)
-    return dht
+    return three_servers()
 
 
 @pytest.fixture
 def make(dht: FakeDht) -> Iterator[Callable[..., Router]]:
-    made: list[Router] = []
-
-    def make(**options: Any) -> Router:
-        config = ClientConfig(initial_peers=(), dht_prefix=PREFIX, update_period=3600)
-        uids = tuple(f"{PREFIX}.{block}" for block in range(6))
-        made.append(Router(config, uids, dht=dht, state=SequenceManagerState(p2p=object()), **options))
-        return made[-1]
-
-    yield make
-    for router in made:
-        router.shutdown()
+    with routers_over(dht) as make:
+        yield make
 
 
 @pytest.fixture
@@ -58,23 +36,6 @@ def router(make: Callable[..., Router]) -> Router:
     router = make()
     read_again(router)
     return router
-
-
-def read_again(router: Router) -> None:
-    """A refresh, and its pings."""
-    rounds = router._pings.rounds
-    assert router.refresh(timeout_s=LIMIT_S)
-    eventually(lambda: _assert(router._pings.rounds > rounds), within_s=LIMIT_S, every_s=0.001)
-    router._pings.stop(within_s=LIMIT_S)
-
-
-def route(router: Router, need: BlockRange = ALL, **options: Any) -> str:
-    """`a=0:3 c=3:6`, or `none` and what is missing."""
-    found = router.route(need, avoid=frozenset(), cache_tokens=options.pop("cache_tokens", 0), **options)
-    if isinstance(found, NoRoute):
-        return " ".join(["none", *map(str, found.missing)])
-    names = {peer_id(name): name for name in NAMES}
-    return " ".join(f"{names[peer]}={blocks}" for peer, blocks in found.hops)
 
 
 def petals_holders(router: Router) -> list[set[str]]:
@@ -219,90 +180,6 @@ def test_a_server_that_was_restarted_on_other_blocks_is_used_for_the_new_ones_on
     dht.forget("b")
     read_again(router)
     assert route(router) == "none 0:3"
-
-
-# --- pings ------------------------------------------------------------------------------------------------------
-
-
-def test_every_server_of_a_small_swarm_is_pinged_after_each_reading(dht: FakeDht, router: Router) -> None:
-    dht.announce("d", "2:5", expires=100.0)
-    dht.announce("stranger", "2:5", expires=100.0, state=ServerState.JOINING)
-
-    read_again(router)
-
-    assert dht.pinged == [["a", "b", "c"], ["a", "b", "c", "d"]]
-
-
-def test_servers_of_a_large_swarm_are_pinged_in_turns(
-    dht: FakeDht, router: Router, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dht.announce("d", "2:5", expires=100.0)
-    dht.pinged.clear()
-    monkeypatch.setattr(pings, "PING_AT_ONCE", 3)
-
-    for _ in range(4):
-        read_again(router)
-
-    assert [len(names) for names in dht.pinged] == [3] * 4
-    assert sorted(name for names in dht.pinged for name in names) == sorted("abcd" * 3)
-
-
-def test_pings_that_are_not_answered_delay_no_table(dht: FakeDht, router: Router) -> None:
-    slow = threading.Event()
-    dht.hold_pings.append(slow)
-    assert router.refresh(timeout_s=LIMIT_S)
-    dht.announce("d", "0:6", expires=100.0)
-    began = time.monotonic()
-
-    assert router.refresh(timeout_s=LIMIT_S)
-
-    assert time.monotonic() - began < LIMIT_S / 2
-    assert router.record_of(peer_id("d")) is not None
-    slow.set()
-
-
-def test_a_server_that_does_not_answer_a_ping_is_far_away_until_it_announces_itself_again(
-    dht: FakeDht, router: Router
-) -> None:
-    dht.deaf.add("a")
-    read_again(router)
-    assert router._pings.seconds(router.records())[peer_id("a")] == math.inf
-    assert route(router) == "b=0:3 c=3:6"
-
-    # Back, and the ping of this round is under way.
-    slow = threading.Event()
-    dht.hold_pings.append(slow)
-    dht.announce("a", "0:3", expires=110.0, inference_rps=500.0)
-    assert router.refresh(timeout_s=LIMIT_S)
-    assert peer_id("a") not in router._pings.seconds(router.records())
-    dht.forget("b")
-    slow.set()
-
-    read_again(router)
-    assert router._pings.seconds(router.records())[peer_id("a")] == math.inf, "it has announced itself, and is deaf"
-
-
-def test_a_server_that_does_not_answer_a_ping_is_dialled_again_when_it_has_announced_itself(
-    dht: FakeDht, router: Router
-) -> None:
-    dht.deaf.add("a")
-    read_again(router)
-    dht.pinged.clear()
-    read_again(router)
-    dht.announce("a", "0:3", expires=110.0, inference_rps=500.0)
-    read_again(router)
-    assert dht.pinged == [["b", "c"], ["a", "b", "c"]]
-
-
-def test_pings_that_fail_leave_the_router_as_it_was(dht: FakeDht, router: Router) -> None:
-    def fails(_peers: object, **_options: object) -> None:
-        raise ConnectionError("no libp2p")
-
-    router.ping_aggregator.ping = fails
-
-    read_again(router)
-
-    assert route(router) == "a=0:3 c=3:6"
 
 
 # --- failures ---------------------------------------------------------------------------------------------------

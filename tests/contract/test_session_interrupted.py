@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import gc
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from types import FrameType
-from typing import Any
 
 import pytest
 import torch
 from support.fakeswarm import HIDDEN, Die, FakeServer, Hang
+from support.interrupts import PressAt, ctrl_c_interrupts, press_soon
 from support.sessions import Bench
 
 from swarmctl.errors import RequestInvalid
@@ -25,12 +22,14 @@ from swarmctl.upstream.legs import SessionSettings
 SPLIT = ("a=0:2", "b=2:4", "c=4:6", "d=2:3", "e=3:4", "x=0:2", "z=4:6")
 
 
+# A session's own code.
+OWN = ("upstream/session.py", "upstream/legs.py", "upstream/history.py")
+
+
 @pytest.fixture(autouse=True)
-def ctrl_c_interrupts() -> Iterator[None]:
-    """Programs that were started in the background of a shell ignore SIGINT, and so would Python in these tests."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+def interruptible() -> Iterator[None]:
+    with ctrl_c_interrupts():
+        yield
 
 
 # --- interrupts -------------------------------------------------------------------------------------------------
@@ -42,8 +41,7 @@ def test_ctrl_c_while_a_server_computes_leaves_the_session_where_it_was(place: s
 
     def press(hop: Hop, _position: int, _replay: bool) -> None:
         if armed and hop.node == place:
-            # Not at once: Python misses a signal that comes just before its thread goes to sleep.
-            threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+            press_soon()
 
     bench = Bench(*SPLIT, hooks=Hooks(request=press), settings=SessionSettings(step_timeout_s=30))
     bench.step(5, batch=2)
@@ -64,23 +62,6 @@ def test_ctrl_c_while_a_server_computes_leaves_the_session_where_it_was(place: s
     assert [bench.seen(name) for name in untouched] == [["5+2", "7+1"]] * len(untouched)
 
 
-class PressAt:
-    """Ctrl-C at the n-th line that the session's own code executes."""
-
-    def __init__(self, line: int) -> None:
-        self.left = line
-
-    def __call__(self, frame: FrameType, kind: str, _argument: object) -> Any:
-        name = frame.f_code.co_filename
-        if not name.endswith(("upstream/session.py", "upstream/legs.py", "upstream/history.py")):
-            return None
-        if kind == "line":
-            self.left -= 1
-            if self.left < 0:
-                raise KeyboardInterrupt
-        return self
-
-
 def test_ctrl_c_at_any_line_of_a_step_that_recovers_leaves_the_session_where_it_was(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -92,7 +73,7 @@ def test_ctrl_c_at_any_line_of_a_step_that_recovers_leaves_the_session_where_it_
         bench["b"].will(Die)
         inputs = bench.inputs(batch=2)
         tracing = sys.gettrace()
-        sys.settrace(PressAt(line))
+        sys.settrace(PressAt(line, *OWN))
         try:
             bench.session.step(inputs, None, torch.tensor([1, 0]))
             break

@@ -7,10 +7,8 @@ see what of ours is not needed any more.
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +16,7 @@ from hivemind.moe.client.remote_expert_worker import RemoteExpertWorker
 from petals.client.config import ClientConfig
 from petals.client.remote_generation import _skipped_tokens
 from support.fakeswarm import HIDDEN, Die
-from support.stockswarm import JoinedBytes, OneLineMended, StockBench
+from support.stockswarm import JoinedBytes, OneLineMended, StockBench, stock_benches
 from support.toymodel import PAD, STOP, LocalModel, RemoteModel
 
 HALVES = ("a=0:3", "b=3:6", "y=3:6")
@@ -27,18 +25,8 @@ MIDDLE = ("a=0:2", "b=2:4", "c=4:6", "y=2:4")
 
 @pytest.fixture
 def stock() -> Iterator[Callable[..., StockBench]]:
-    """Makes a client of petals'; all of them are ended afterwards."""
-    made: list[StockBench] = []
-
-    def make(*texts: str, **options: Any) -> StockBench:
-        made.append(StockBench(*texts, **options))
-        return made[-1]
-
-    logging.disable(logging.ERROR)
-    yield make
-    for bench in made:
-        bench.close()
-    logging.disable(logging.NOTSET)
+    with stock_benches() as make:
+        yield make
 
 
 # --- D1: the history of the dead server, at position 0 ----------------------------------------------------------
@@ -162,7 +150,7 @@ def test_a_step_that_failed_on_the_second_server_is_on_the_first_one_twice(stock
         bench.session.step(inputs)
     assert bench.session.position == 0
 
-    bench._made = 0
+    bench.reference.made = 0
     assert bench.step(5), "the second server is given what it was to get before"
     right = bench.step()
 
@@ -183,7 +171,7 @@ def test_a_step_that_was_interrupted_is_on_the_first_server_twice(stock: Callabl
     bench.manager.on_request_success = press_ctrl_c
     with pytest.raises(KeyboardInterrupt), torch.inference_mode():
         bench.session.step(bench.inputs())
-    bench._made -= HIDDEN
+    bench.reference.made -= HIDDEN
 
     right = bench.step()
 

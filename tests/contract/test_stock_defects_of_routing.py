@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from hivemind.proto import runtime_pb2
 from petals.client.config import ClientConfig
 from support.eventually import eventually
 from support.fakeswarm import PREFIX
-from support.stockswarm import StockBench
+from support.stockswarm import StockBench, stock_benches
 
 from swarmctl.blocks import BlockRange
 
@@ -21,18 +19,8 @@ LIMIT_S = 10.0
 
 @pytest.fixture
 def stock() -> Iterator[Callable[..., StockBench]]:
-    """Makes a client of petals'; all of them are ended afterwards."""
-    made: list[StockBench] = []
-
-    def make(*texts: str, **options: Any) -> StockBench:
-        made.append(StockBench(*texts, **options))
-        return made[-1]
-
-    logging.disable(logging.CRITICAL)
-    yield make
-    for bench in made:
-        bench.close()
-    logging.disable(logging.NOTSET)
+    with stock_benches() as make:
+        yield make
 
 
 # --- D7, D8: who failed is asked again --------------------------------------------------------------------------
@@ -88,8 +76,7 @@ def settled(bench: StockBench) -> int:
     """How often the DHT was read, when the last reading is over: at its start, petals reads once or twice."""
 
     def look() -> int:
-        assert not bench.manager._thread.trigger.is_set()
-        assert len(bench.dht.pinged) == bench.dht.readings
+        assert bench.refresh.idle
         return bench.dht.readings
 
     return eventually(look, within_s=LIMIT_S)

@@ -17,10 +17,20 @@ QUICK = SessionSettings(connect_timeout_s=2.0, step_timeout_s=2.0, recover_timeo
 
 
 class Reference:
-    """All blocks, with their caches; beams and deep prompts as petals' servers treat them."""
+    """All blocks, with their caches; beams and deep prompts as petals' servers treat them.
+
+    `made`: how many numbers `inputs` has given out. Who wants the same ones again sets it back.
+    """
 
     def __init__(self, num_blocks: int) -> None:
         self.caches: list[torch.Tensor | None] = [None] * num_blocks
+        self.made = 0
+
+    def inputs(self, tokens: int = 1, batch: int = 1) -> torch.Tensor:
+        """New inputs, no two numbers alike: `[batch, tokens, HIDDEN]`."""
+        count = batch * tokens * HIDDEN
+        self.made += count
+        return torch.arange(self.made - count, self.made, dtype=torch.float64).reshape(batch, tokens, HIDDEN)
 
     def step(
         self, inputs: torch.Tensor, prompts: torch.Tensor | None = None, hypo_ids: torch.Tensor | None = None
@@ -59,16 +69,13 @@ class Bench:
             **options,
         )
         self.reference = Reference(num_blocks)
-        self._made = 0
 
     def __getitem__(self, name: str) -> FakeServer:
         return self.servers[name]
 
     def inputs(self, tokens: int = 1, batch: int = 1) -> torch.Tensor:
-        """New inputs, no two numbers alike: `[batch, tokens, HIDDEN]`."""
-        count = batch * tokens * HIDDEN
-        self._made += count
-        return torch.arange(self._made - count, self._made, dtype=torch.float64).reshape(batch, tokens, HIDDEN)
+        """See `Reference`."""
+        return self.reference.inputs(tokens, batch)
 
     def step(
         self,

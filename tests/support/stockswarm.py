@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Sequence
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -112,18 +115,17 @@ class StockBench:
         uids = tuple(f"{PREFIX}.{block}" for block in range(num_blocks))
         self.config = ClientConfig(**{**settings, **QUICK, **config})
         self.manager = RemoteSequenceManager(self.config, uids, dht=self.dht, state=SequenceManagerState(p2p=self.p2p))
+        assert not self.manager._thread.is_alive()
+        self.manager._thread.trigger = self.refresh = _Trigger()
         self.session = session(self.manager, max_length)
         self.reference = Reference(num_blocks)
-        self._made = 0
 
     def __getitem__(self, name: str) -> FakeServer:
         return self.servers[name]
 
     def inputs(self, tokens: int = 1, batch: int = 1) -> torch.Tensor:
-        """New inputs, no two numbers alike: `[batch, tokens, HIDDEN]`."""
-        count = batch * tokens * HIDDEN
-        self._made += count
-        return torch.arange(self._made - count, self._made, dtype=torch.float64).reshape(batch, tokens, HIDDEN)
+        """See `Reference`."""
+        return self.reference.inputs(tokens, batch)
 
     def step(
         self,
@@ -171,6 +173,43 @@ class StockBench:
         self.session._closed = True
         self.manager.shutdown()
         RemoteExpertWorker.run_coroutine(_cancel_writers())
+
+
+class _Trigger(threading.Event):
+    """What wakes petals' refresh thread; `idle` while the thread waits for it, and nobody has triggered it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting = False
+
+    @property
+    def idle(self) -> bool:
+        return self._waiting and not self.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._waiting = True
+        try:
+            return super().wait(timeout)
+        finally:
+            self._waiting = False
+
+
+@contextmanager
+def stock_benches() -> Iterator[Callable[..., StockBench]]:
+    """Makes clients of petals', whose complaints are not shown; all of them are ended with the block."""
+    made: list[StockBench] = []
+
+    def make(*texts: str, **options: Any) -> StockBench:
+        made.append(StockBench(*texts, **options))
+        return made[-1]
+
+    logging.disable(logging.CRITICAL)
+    try:
+        yield make
+    finally:
+        for bench in made:
+            bench.close()
+        logging.disable(logging.NOTSET)
 
 
 def _do_nothing(_session: _ServerInferenceSession) -> None:

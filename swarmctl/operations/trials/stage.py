@@ -270,6 +270,12 @@ def _make_identities(site: Site) -> None:
         ensure_identity(key)
 
 
+def family_of(site: Site) -> str:
+    """What an operator's model calls itself; a hub's model that is not on this machine is known by its name."""
+    profile = read_profile(site.spec.model.source)
+    return Path(site.spec.model.source).name if profile is None else profile.family
+
+
 @contextmanager
 def own_stage(site: Site, *, sink: EventSink = lambda _event: None) -> Iterator[Stage]:
     """The operator's running swarm; on leaving, everybody who was struck serves again.
@@ -290,10 +296,8 @@ def own_stage(site: Site, *, sink: EventSink = lambda _event: None) -> Iterator[
         states = [f"{node.name}: {node.state.value}" for node in snapshot.nodes]
         hints = ["swarmctl status", "swarmctl up"]
         raise Refused(f"no node of swarm {site.spec.name} serves yet", reasons=states, hints=hints)
-    profile = read_profile(site.spec.model.source)
-    # A hub's model that is not on this machine does not say what it is; then its name does.
-    family = Path(site.spec.model.source).name if profile is None else profile.family
-    stage = Stage(site=site, family=family, nodes={node.name: node.blocks for node in online}, sink=sink, own=True)
+    nodes = {node.name: node.blocks for node in online}
+    stage = Stage(site=site, family=family_of(site), nodes=nodes, sink=sink, own=True)
     try:
         yield stage
     finally:
