@@ -10,7 +10,7 @@ from swarmctl.blocks import NodeName
 from swarmctl.errors import DeadlineExceeded, NodeFailed
 from swarmctl.events import Event, EventSink, NodeLost, NodePhase, NodeReady, NodeStarted
 from swarmctl.operations.site import Hosted, Site
-from swarmctl.operations.status import snapshot_of
+from swarmctl.operations.status import DYING, snapshot_of
 from swarmctl.poll import Pending, wait_until
 from swarmctl.snapshot import NodeFacts, NodeState, ProcessFact, Snapshot
 
@@ -89,6 +89,8 @@ class Watch:
         """What the node still lacks, or None if it is ready."""
         if hosted is None:
             return f"{name}: nothing is known of it"
+        if hosted.node.dying:
+            return f"{name}: {DYING}"
         if not hosted.node.running:
             self._lost(name, hosted, hosted.node.ended or "its runner ended before it could write a record")
         self._tell(name, hosted)

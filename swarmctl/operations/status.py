@@ -24,6 +24,9 @@ from swarmctl.transport.base import HostedNode
 STALE_OBSERVATION_S = 10.0
 """A bootstrap peer observes about every second; ten missed observations are worth a word."""
 
+DYING = "its process is gone, and its runner clears up after it"
+"""Why a node does not run whose runner has not written down yet how it ended."""
+
 NOBODY = "nobody"
 """The snapshot's source when no bootstrap peer has observed anything."""
 
@@ -123,7 +126,7 @@ def peer_of(node: HostedNode) -> PeerId | None:
 def list_processes(site: Site) -> tuple[NodeRow, ...]:
     """One row for each node that runs, declared or not, in the order of the names."""
     found = sorted(site.survey().items())
-    return tuple(_row(hosted) for _, hosted in found if hosted.node.running)
+    return tuple(_row(hosted) for _, hosted in found if hosted.node.running or hosted.node.dying)
 
 
 def _newest(observation: Observation | None, epoch: float) -> dict[PeerId, ObservedServer]:
@@ -169,7 +172,7 @@ def _process(hosted: Hosted | None, now: datetime) -> ProcessFact:
         port=record.port,
         uptime_s=uptime_s if running else None,
         phase=node.progress.phase if running and node.progress else None,
-        ended=node.ended,
+        ended=DYING if node.dying else node.ended,
         asked_to_stop=record.asked_to_stop,
     )
 

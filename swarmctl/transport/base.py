@@ -44,7 +44,9 @@ class HostedNode:
     """What a host knows of one node at one moment.
 
     `held`: a runner has the node's lock; it may not have written its record yet. `runner_alive`: the record's runner
-    lives. `processes`: runner, child and everything below, without zombies. `peer`: from the key's sidecar.
+    lives. `child_gone`: the child that the record names is dead, so that nobody serves any more, whatever its runner
+    still has to clear up. `processes`: runner, child and everything below, without zombies. `peer`: from the key's
+    sidecar.
     """
 
     name: NodeName
@@ -55,6 +57,7 @@ class HostedNode:
     peer: PeerId | None = None
     held: bool = False
     runner_alive: bool = False
+    child_gone: bool = False
     processes: tuple[ProcessSeen, ...] = ()
 
     @property
@@ -62,7 +65,14 @@ class HostedNode:
         """True from the moment a runner is on its way until the node has ended; leftovers count as running."""
         if self.record is None:
             return self.held or bool(self.processes)
-        return bool(self.processes) and (self.record.ended is None or not self.runner_alive)
+        if self.runner_alive:
+            return self.record.ended is None and not self.dying
+        return bool(self.processes)
+
+    @property
+    def dying(self) -> bool:
+        """True from the child's death until its runner has written down why it died."""
+        return self.runner_alive and self.child_gone and self.record is not None and self.record.ended is None
 
     @property
     def orphaned(self) -> bool:
@@ -76,8 +86,8 @@ class HostedNode:
 
     @property
     def ended(self) -> str | None:
-        """Why it ended; None while it runs and if it never did."""
-        if self.record is None or self.running:
+        """Why it ended; None while it runs, if it never did, and while its runner finds out."""
+        if self.record is None or self.running or self.dying:
             return None
         return self.record.ended or "its runner is gone: killed, or the host was restarted"
 

@@ -57,8 +57,16 @@ def _look(files: NodeFiles, name: NodeName, table: dict[int, ProcessSeen]) -> Ho
         peer=read_peer(files),
         held=held,
         runner_alive=runner is not None,
+        child_gone=_child_gone(record),
         processes=_of_node(table, runner, record, files),
     )
+
+
+def _child_gone(record: Record | None) -> bool:
+    # Not from the table, which was read before the record and may not have the child yet.
+    if record is None or record.child_pid is None:
+        return False
+    return not processes.is_alive(record.child_pid, record.child_started)
 
 
 def _readable(read: Callable[[NodeFiles], T | None], files: NodeFiles) -> T | None:

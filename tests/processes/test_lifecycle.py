@@ -17,7 +17,7 @@ from swarmctl.operations import logs
 from swarmctl.operations.down import down
 from swarmctl.operations.kill import kill
 from swarmctl.operations.restart import restart
-from swarmctl.operations.status import list_processes, read_snapshot
+from swarmctl.operations.status import DYING, list_processes, read_snapshot
 from swarmctl.operations.up import read_plan, up
 from swarmctl.plan import ActionKind
 from swarmctl.snapshot import NodeState
@@ -101,6 +101,24 @@ def test_a_node_that_dies_while_it_starts_ends_the_wait_with_its_last_words(lab:
     assert lost.node == A
     assert "out of memory, or so" in lost.log_tail
     assert processes.is_alive(lab.record(B).child_pid, lab.record(B).child_started)
+
+
+def test_a_node_is_not_shown_as_serving_between_its_death_and_its_runners_word(running: Lab) -> None:
+    record = running.record(A)
+    assert processes.send(record.runner_pid, record.runner_started, signal.SIGSTOP)
+    eventually(lambda: processes.is_stopped(record.runner_pid, record.runner_started))
+    assert processes.send(record.child_pid, record.child_started, signal.SIGKILL)
+    eventually(lambda: not processes.is_alive(record.child_pid, record.child_started))
+
+    (node,) = (node for node in read_snapshot(running.site).nodes if node.name == A)
+    # Which of the two is for the DHT to say, where its record lives on for a while.
+    assert node.state in {NodeState.STALE, NodeState.CRASHED}
+    assert node.process.ended == DYING
+    assert A in {row.node for row in list_processes(running.site)}
+
+    assert processes.send(record.runner_pid, record.runner_started, signal.SIGCONT)
+    up(running.site, sink=running.events.append, deadline_s=30)
+    assert {one.state for one in read_snapshot(running.site).nodes} == {NodeState.ONLINE}
 
 
 def test_the_deadline_names_who_is_not_ready_and_how_far_it_is(lab: Lab) -> None:

@@ -3,11 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
+import pytest
 from support.builders import a_server, a_spec, peer_of
 
 from swarmctl.blocks import BlockRange, HostName, NodeName, PeerId
 from swarmctl.operations.site import Hosted
-from swarmctl.operations.status import NOBODY, snapshot_of
+from swarmctl.operations.status import DYING, NOBODY, snapshot_of
 from swarmctl.processes import ProcessSeen
 from swarmctl.snapshot import NodeFacts, NodeState, PeerState, Snapshot
 from swarmctl.store import Observation, ObservedServer, Progress, Record
@@ -193,6 +194,23 @@ def test_a_runner_on_its_way_counts_as_running() -> None:
 
     assert node.process.running
     assert node.state is NodeState.STARTING
+
+
+@pytest.mark.parametrize(("asked", "state"), [(False, NodeState.CRASHED), (True, NodeState.STOPPED)])
+def test_a_node_whose_process_is_dead_does_not_serve_while_its_runner_clears_up(asked: bool, state: NodeState) -> None:
+    node = alive("a0")
+    assert node.record is not None
+    dying = replace(
+        node, record=replace(node.record, asked_to_stop=asked), child_gone=True, processes=node.processes[:1]
+    )
+
+    facts = the_node(picture(dying))
+    announced = the_node(picture(dying, servers=(observed(),)))
+
+    assert (facts.process.running, facts.process.pid) == (False, None)
+    assert facts.process.ended == DYING
+    assert facts.state is state
+    assert announced.state is NodeState.STALE
 
 
 def test_peers_outside_the_file_are_strangers_and_bootstrap_peers_are_not() -> None:
