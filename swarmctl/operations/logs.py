@@ -18,8 +18,8 @@ def read(
 ) -> Iterator[tuple[NodeName, str]]:
     """The last `tail` lines of each node (None: all), node by node; then, with `follow`, each new line as it comes.
 
-    Following ends when none of the nodes runs any more. `grep` is a regular expression that a line must contain;
-    it is applied after `tail`.
+    Following ends when nothing is left of any of the nodes, so the last line is the runner's: why it ended. `grep` is a
+    regular expression that a line must contain; it is applied after `tail`.
 
     Raises:
         UsageError: when `grep` is no regular expression.
@@ -38,7 +38,7 @@ def _lines(
     hosted = site.survey(nodes)
     for name in nodes:
         yield from _new(site, hosted, name, positions, tail, wanted)
-    while follow and any(found.node.running for found in hosted.values()):
+    while follow and any(not found.node.settled for found in hosted.values()):
         site.clock.sleep(_POLL_S)
         # Before reading: what a node wrote before it was seen to be gone is read after this.
         hosted = site.survey(nodes)

@@ -124,9 +124,9 @@ def peer_of(node: HostedNode) -> PeerId | None:
 
 
 def list_processes(site: Site) -> tuple[NodeRow, ...]:
-    """One row for each node that runs, declared or not, in the order of the names."""
+    """One row for each node of which something is left, declared or not, in the order of the names."""
     found = sorted(site.survey().items())
-    return tuple(_row(hosted) for _, hosted in found if hosted.node.running or hosted.node.dying)
+    return tuple(_row(hosted) for _, hosted in found if not hosted.node.settled)
 
 
 def _newest(observation: Observation | None, epoch: float) -> dict[PeerId, ObservedServer]:

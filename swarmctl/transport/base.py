@@ -66,7 +66,7 @@ class HostedNode:
         if self.record is None:
             return self.held or bool(self.processes)
         if self.runner_alive:
-            return self.record.ended is None and not self.dying
+            return self.record.ended is None and not self.child_gone
         return bool(self.processes)
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from support.interrupts import press_at_look
 
 from swarmctl.operations.site import Site
 from swarmctl_cli.app import app
@@ -176,17 +177,7 @@ def test_ctrl_c_gives_130_and_says_how_to_go_on(shell, monkeypatch):
 
 def test_ctrl_c_is_how_a_watch_ends_well(shell, monkeypatch):
     shell("up")
-    looks = 0
-    survey = Site.survey
-
-    def twice(self: Site, names: object = None) -> object:
-        nonlocal looks
-        looks += 1
-        if looks > 2:
-            raise KeyboardInterrupt
-        return survey(self)
-
-    monkeypatch.setattr(Site, "survey", twice)
+    press_at_look(3, monkeypatch)
     done = shell("status", "--watch", "--every", "1ms", "-o", "jsonl")
     assert done.code == 0
     assert [json.loads(line)["verdict"] for line in done.out.splitlines()] == ["HEALTHY", "HEALTHY"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from support.interrupts import press_at_look
 from support.shell import Shell
-
-from swarmctl.operations.site import Site
 
 CURSOR = re.compile(r"\x1b\[(?:\?\d+[hl]|\d*[A-HJK])")
 """Escape sequences that move or hide the cursor, or clear what stands there."""
@@ -68,16 +67,7 @@ def test_a_dumb_terminal_gets_no_escape_sequence_at_all(seen):
 def test_a_watch_on_a_dumb_terminal_prints_one_picture_below_the_other(seen, monkeypatch):
     seen.env["TERM"] = "dumb"
     seen("up")
-    looks, survey = 0, Site.survey
-
-    def twice(self: Site, names: object = None) -> object:
-        nonlocal looks
-        looks += 1
-        if looks > 2:
-            raise KeyboardInterrupt
-        return survey(self)
-
-    monkeypatch.setattr(Site, "survey", twice)
+    press_at_look(3, monkeypatch)
     done = seen("status", "--watch", "--every", "1ms")
     assert (done.code, done.out.count("HEALTHY")) == (0, 2)
     assert "\x1b" not in done.out + done.err

@@ -6,17 +6,15 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from support.clients import a_client
 from support.fakeswarm import Die, FakeRouter, servers_of
-from support.toymodel import STOP, Digits, LocalModel, RemoteModel
+from support.toymodel import STOP, LocalModel, RemoteModel
 
-from swarmctl.blocks import NodeName
-from swarmctl.client.generate import Client, Connection, Generation, Listener, Sampling
+from swarmctl.client.generate import Connection, Generation, Listener, Sampling
 from swarmctl.errors import RecoveryFailed, RequestInvalid
 from swarmctl.events import Event, RecoveryDone, StepDone, TokensEmitted
 from swarmctl.spec import ClientSpec
@@ -49,16 +47,7 @@ class Bench:
         self.router = FakeRouter(self.servers, BLOCKS)
         self.model = RemoteModel(self.router)
         self.heard = Heard()
-        connection = Connection(
-            source="lab/model",
-            dht_prefix="lab",
-            initial_peers=("/ip4/127.0.0.1",),
-            sockets=Path("/run/x"),
-            names={peer: NodeName(server.name) for peer, server in self.router.servers.items()},
-            **limits,
-        )
-        opened = SimpleNamespace(model=self.model, tokenizer=Digits(), router=self.router)
-        self.client = Client(opened, connection)  # type: ignore[arg-type]
+        self.client = a_client(self.router, self.model, **limits)
 
     def generate(self, *prompts: str, **sampling: Any) -> tuple[Generation, ...]:
         return self.client.generate(prompts, Sampling(**sampling), listener=self.heard.listener)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.clients import a_client
 from support.fakeswarm import Die, FakeRouter, servers_of
-from support.toymodel import Digits, LocalModel, RemoteModel
+from support.toymodel import LocalModel, RemoteModel
 
 from swarmctl.blocks import BlockRange, NodeName
-from swarmctl.client.generate import Client, Connection, Sampling
+from swarmctl.client.generate import Sampling
 from swarmctl.clock import SystemClock
 from swarmctl.errors import DeadlineExceeded
 from swarmctl.events import Event, PeerFailed, RecoveryDone, RecoveryGivenUp, RouteChosen, StepDone, TokensEmitted
@@ -63,16 +62,7 @@ class Bench:
     def __init__(self, **limits: Any) -> None:
         self.servers = servers_of(f"a=0:{BLOCKS}", f"b=0:{BLOCKS}")
         self.router = FakeRouter(self.servers, BLOCKS)
-        connection = Connection(
-            source="lab/model",
-            dht_prefix="lab",
-            initial_peers=("/ip4/127.0.0.1",),
-            sockets=Path("/run/x"),
-            names={peer: NodeName(server.name) for peer, server in self.router.servers.items()},
-            **{"recover_timeout_s": 0.1, **limits},
-        )
-        opened = SimpleNamespace(model=RemoteModel(self.router), tokenizer=Digits(), router=self.router)
-        self.client = Client(opened, connection)  # type: ignore[arg-type]
+        self.client = a_client(self.router, RemoteModel(self.router), **{"recover_timeout_s": 0.1, **limits})
 
     def play(self, *takes: Take, at_once: bool = False, within_s: float = 30.0) -> None:
         play(self.client, takes, at_once=at_once, clock=SystemClock(), within_s=within_s)

@@ -11,6 +11,7 @@ from processes.conftest import BOOT, HERE, A, B, Lab, eventually, small_spec
 
 from swarmctl import ports, processes, store
 from swarmctl.blocks import BlockRange, PeerId
+from swarmctl.clock import SystemClock
 from swarmctl.errors import DeadlineExceeded, NodeFailed, Refused
 from swarmctl.events import NodeLost, NodePhase, NodeReady, NodeStarted, NodeStopped
 from swarmctl.operations import logs
@@ -302,3 +303,22 @@ def test_logs_are_read_by_node_filtered_and_followed_to_the_end(running: Lab) ->
     rest = [line for _, line in following]
     assert "leaving in good order" in rest
     assert rest[-1].endswith("swarmctl: stopped")
+
+
+def test_a_followed_log_ends_with_the_runners_word_also_when_that_comes_late(running: Lab) -> None:
+    record = running.record(A)
+    paused = record.runner_pid, record.runner_started
+
+    class Waking(SystemClock):
+        def sleep(self, seconds: float) -> None:
+            processes.send(*paused, signal.SIGCONT)
+            super().sleep(seconds)
+
+    assert processes.send(*paused, signal.SIGSTOP)
+    eventually(lambda: processes.is_stopped(*paused))
+    assert processes.send(record.child_pid, record.child_started, signal.SIGKILL)
+    eventually(lambda: not processes.is_alive(record.child_pid, record.child_started))
+
+    lines = [line for _, line in logs.read(replace(running.site, clock=Waking()), [A], tail=1, follow=True)]
+
+    assert lines[-1].endswith("swarmctl: killed by signal 9 (SIGKILL)")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
+from support.clients import a_client
 from support.fakeswarm import Die, FakeRouter, servers_of
-from support.toymodel import Digits, LocalModel, RemoteModel
+from support.toymodel import LocalModel, RemoteModel
 
-from swarmctl.blocks import NodeName
 from swarmctl.client.conversation import Conversation
-from swarmctl.client.generate import Client, Connection, Listener, Sampling
+from swarmctl.client.generate import Listener, Sampling
 from swarmctl.events import Event, TokensEmitted
 
 BLOCKS = 3
@@ -33,17 +31,7 @@ class Bench:
         self.events: list[Event] = []
         self.pieces: list[str] = []
         self.listener = Listener(sink=self.events.append, text=lambda _index, piece: self.pieces.append(piece))
-        connection = Connection(
-            source="lab/model",
-            dht_prefix="lab",
-            initial_peers=("/ip4/127.0.0.1",),
-            sockets=Path("/run/x"),
-            names={peer: NodeName(server.name) for peer, server in self.router.servers.items()},
-            recover_timeout_s=0.1,
-            **limits,
-        )
-        opened = SimpleNamespace(model=self.model, tokenizer=Digits(), router=self.router)
-        self.client = Client(opened, connection)  # type: ignore[arg-type]
+        self.client = a_client(self.router, self.model, recover_timeout_s=0.1, **limits)
 
     def talk(self, *, max_length: int = 100, chat: bool = False) -> Any:
         return self.client.conversation(max_length=max_length, listener=self.listener, chat=chat)

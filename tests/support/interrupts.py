@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+import pytest
+
+from swarmctl.blocks import NodeName
+from swarmctl.operations.site import Hosted, Site
 
 
 @contextmanager
@@ -26,6 +31,20 @@ def press_soon() -> threading.Timer:
     pressed = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
     pressed.start()
     return pressed
+
+
+def press_at_look(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C where the swarm is looked at for the n-th time from now (from 1)."""
+    looks, survey = 0, Site.survey
+
+    def counted(self: Site, names: Sequence[NodeName] | None = None) -> dict[NodeName, Hosted]:
+        nonlocal looks
+        looks += 1
+        if looks >= number:
+            raise KeyboardInterrupt
+        return survey(self, names)
+
+    monkeypatch.setattr(Site, "survey", counted)
 
 
 class PressAt:
