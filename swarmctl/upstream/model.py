@@ -32,6 +32,8 @@ from swarmctl.upstream.threads import spare_threads  # noqa: E402
 
 logger = logging.getLogger(__name__)
 
+_TORCH_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClientModel:
@@ -74,11 +76,10 @@ def open_model(address: SwarmAddress, *, stock: bool = False) -> Iterator[Client
         raise UsageError("no bootstrap peer is known", hints=["swarmctl up"])
     quiet_transformers()
     address.sockets.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # torch makes this folder whether or not anything is compiled; left alone, in the system's temporary folder.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(address.sockets))
     tether.install(str(scratch.pids_file(address.sockets)))
     with ExitStack() as stack:
         stack.callback(scratch.sweep, address.sockets)
+        stack.enter_context(torch_cache_in(address.sockets))
         stack.enter_context(spare_threads())
         stack.enter_context(applied(patches.daemon_dies_with_us(), patches.sockets_in(address.sockets)))
         if not stock:
@@ -99,6 +100,23 @@ def open_model(address: SwarmAddress, *, stock: bool = False) -> Iterator[Client
             stack.callback(router.shutdown)
             model.transformer.h.sequence_manager = router
         yield ClientModel(model=model, tokenizer=read_tokenizer(address.source, address.revision), router=router)
+
+
+@contextmanager
+def torch_cache_in(folder: Path) -> Iterator[None]:
+    """What torch compiles is kept in `folder` meanwhile, unless the user has named another one.
+
+    torch makes its folder whether or not anything is compiled: left alone, in the system's temporary folder; and told
+    of one for good, again and again after that has been removed.
+    """
+    if _TORCH_CACHE in os.environ:
+        yield
+        return
+    os.environ[_TORCH_CACHE] = os.fspath(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop(_TORCH_CACHE, None)
 
 
 def read_tokenizer(source: str, revision: str | None = None) -> Any:
