@@ -17,7 +17,7 @@ from swarmctl.operations import down, up
 from swarmctl.operations.drill import Kill
 from swarmctl.operations.generate import GenerateRequest, run
 from swarmctl.operations.models import make_tiny
-from swarmctl.operations.site import open_site
+from swarmctl.operations.opening import open_site
 
 SWARM = """
 version: 1

@@ -9,6 +9,7 @@ SwarmctlError                       1   something failed
 ├── Refused                         5   a safety rule said no and nothing was changed
 ├── DeadlineExceeded                6   a wait ended without what it waited for
 ├── HostUnreachable                 7   a host did not answer; the others are done
+│   └── HostNotSetUp                7   it answers, and swarmctl is not there, or another one than here
 ├── PartialFailure                  8   some nodes are done, some are not
 ├── Locked                          9   another operator holds the swarm
 ├── UpstreamMissing                 1   petals, hivemind or torch is not installed
@@ -133,6 +134,10 @@ class HostUnreachable(SwarmctlError):
     """A host did not answer; what could be done on the others is done."""
 
     exit_code = ExitCode.UNREACHABLE
+
+
+class HostNotSetUp(HostUnreachable):
+    """A host can be logged in to, and has no swarmctl that this one can talk to."""
 
 
 class PartialFailure(SwarmctlError):

@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 
+from swarmctl.addresses import is_loopback, multiaddr
 from swarmctl.blocks import HostName, NodeName
 from swarmctl.snapshot import BootstrapFacts, NodeFacts, NodeState, Snapshot
 from swarmctl.spec import BootstrapSpec, HostSpec, NodeSpec, SwarmSpec
 from swarmctl.store import Launch
 
-_LOOPBACK = "127."
+_LOOPBACK = "127.0.0.1"
 _EVERYWHERE = "0.0.0.0"
 
 
@@ -19,7 +20,7 @@ class ActionKind(str, Enum):
     """What is to be done with one node.
 
     AWAIT: it runs as the file says and is not ready yet. REPLACE: it runs, but not as the file says. STOP_UNDECLARED:
-    it runs and is not in the file.
+    it runs and is not in the file. SKIP: its host does not answer, so nothing can be done there.
     """
 
     START_BOOTSTRAP = "start bootstrap"
@@ -28,6 +29,7 @@ class ActionKind(str, Enum):
     REPLACE_NODE = "replace"
     AWAIT = "await"
     STOP_UNDECLARED = "stop undeclared"
+    SKIP = "skip"
     NOTHING = "nothing"
 
     @property
@@ -71,6 +73,11 @@ class Plan:
         return tuple(action for action in self.actions if action.kind.starts or action.kind.stops)
 
     @property
+    def skipped(self) -> tuple[Action, ...]:
+        """The nodes of hosts that do not answer."""
+        return tuple(action for action in self.actions if action.kind is ActionKind.SKIP)
+
+    @property
     def awaited(self) -> tuple[Action, ...]:
         """The actions that are done when their node is ready."""
         return tuple(action for action in self.actions if action.kind.starts or action.kind is ActionKind.AWAIT)
@@ -102,8 +109,10 @@ def diff(spec: SwarmSpec, snapshot: Snapshot, running: Mapping[NodeName, Running
     actions: list[Action] = []
     for facts, peer in zip(snapshot.bootstraps, spec.bootstraps, strict=True):
         actions.append(_bootstrap(spec, peer, facts, running.get(peer.name)))
-    # A bootstrap peer keeps its key, and its port where the file does not move it; so its address is known here.
-    addresses = {address for peer in spec.bootstraps if (address := _address(spec, peer, running.get(peer.name)))}
+    # A bootstrap peer keeps its key, and its port where the file does not move it; so its address is known here. Of
+    # one that does not run it is not, and a server may have joined through just that one.
+    known = [_address(spec, peer, running.get(peer.name)) for peer in spec.bootstraps]
+    addresses = {address for address in known if address} if all(known) else set()
     for node in snapshot.nodes:
         actions.append(_server(spec, spec.nodes[node.name], node, running.get(node.name), addresses))
     declared = {*spec.nodes, *(peer.name for peer in spec.bootstraps)}
@@ -116,10 +125,25 @@ def diff(spec: SwarmSpec, snapshot: Snapshot, running: Mapping[NodeName, Running
 
 def listen_ip(host: HostSpec) -> str:
     """What a node on this host binds: the loopback for a swarm that never leaves the machine, else everything."""
-    return host.address if host.address.startswith(_LOOPBACK) else _EVERYWHERE
+    if not is_loopback(host.address):
+        return _EVERYWHERE
+    # A name is not bound: it may lead to another kind of address.
+    return host.address if host.address.startswith("127.") else _LOOPBACK
+
+
+def announced_ip(spec: SwarmSpec, node: NodeSpec | BootstrapSpec) -> str:
+    """The address or name that others are told."""
+    return node.announce.ip if node.announce else spec.hosts[node.host].address
+
+
+def announced_port(node: NodeSpec | BootstrapSpec) -> int | None:
+    """The port that others are told; None: the one that it listens on."""
+    return node.announce.port if node.announce else None
 
 
 def _bootstrap(spec: SwarmSpec, peer: BootstrapSpec, facts: BootstrapFacts, found: Running | None) -> Action:
+    if facts.process.unknown is not None:
+        return _skipped(peer, facts.process.unknown)
     if not facts.process.running:
         reason = facts.process.ended or "it does not run"
         return Action(kind=ActionKind.START_BOOTSTRAP, node=peer.name, host=peer.host, reasons=(reason,))
@@ -134,6 +158,8 @@ def _bootstrap(spec: SwarmSpec, peer: BootstrapSpec, facts: BootstrapFacts, foun
 
 def _server(spec: SwarmSpec, node: NodeSpec, facts: NodeFacts, found: Running | None, addresses: set[str]) -> Action:
     state = facts.state
+    if facts.process.unknown is not None:
+        return _skipped(node, facts.process.unknown)
     if not facts.process.running:
         reasons = _why_down(facts, state)
         return Action(kind=ActionKind.START_NODE, node=node.name, host=node.host, reasons=reasons)
@@ -149,6 +175,11 @@ def _server(spec: SwarmSpec, node: NodeSpec, facts: NodeFacts, found: Running | 
     return Action(kind=ActionKind.NOTHING, node=node.name, host=node.host)
 
 
+def _skipped(declared: NodeSpec | BootstrapSpec, why: str) -> Action:
+    reasons = (f"host {declared.host} does not answer: {why}",)
+    return Action(kind=ActionKind.SKIP, node=declared.name, host=declared.host, reasons=reasons)
+
+
 def _why_down(facts: NodeFacts, state: NodeState) -> tuple[str, ...]:
     if facts.process.ended is None or facts.process.asked_to_stop:
         return ("it does not run",)
@@ -158,7 +189,8 @@ def _why_down(facts: NodeFacts, state: NodeState) -> tuple[str, ...]:
 def _address(spec: SwarmSpec, peer: BootstrapSpec, found: Running | None) -> str | None:
     if found is None or found.launch is None:
         return None
-    return f"/ip4/{spec.hosts[peer.host].address}/tcp/{peer.port or found.launch.port}/p2p/{found.launch.peer}"
+    port = announced_port(peer) or peer.port or found.launch.port
+    return multiaddr(announced_ip(spec, peer), port, found.launch.peer)
 
 
 def server_differences(spec: SwarmSpec, node: NodeSpec, found: Running) -> Iterator[str]:
@@ -181,11 +213,10 @@ def _common_differences(spec: SwarmSpec, node: NodeSpec | BootstrapSpec, found: 
     if launch is None:
         yield "what it was started with cannot be read"
         return
-    host = spec.hosts[node.host]
     yield from _changed("host", found.host, node.host)
-    announce = node.announce if isinstance(node, NodeSpec) else None
-    yield from _changed("address", launch.announce_ip, announce.ip if announce else host.address)
-    yield from _changed("announced port", launch.announce_port, announce.port if announce else None)
+    yield from _changed("address", launch.announce_ip, announced_ip(spec, node))
+    yield from _changed("announced port", launch.announce_port, announced_port(node))
+    yield from _changed("listens on", launch.listen_ip, listen_ip(spec.hosts[node.host]))
     if node.port is not None:
         yield from _changed("port", launch.port, node.port)
     yield from _changed("model", launch.model_source, spec.model.source)

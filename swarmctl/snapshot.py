@@ -11,6 +11,8 @@ from enum import Enum
 
 from swarmctl.blocks import BlockRange, HostName, NodeName, PeerId
 
+_SEVERAL = 2
+
 
 class PeerState(str, Enum):
     """What a server says of itself in the DHT; petals' own three states."""
@@ -26,10 +28,12 @@ class NodeState(str, Enum):
     STOPPED: nothing runs and nothing is announced. STARTING: the process runs and announces nothing yet.
     JOINING: it announces that it loads blocks. ONLINE: process, record and probe agree, on the declared blocks.
     CRASHED: the process ended without being asked to. STALE: the record says ONLINE but the process is gone.
+    FLAPPING: it has crashed several times lately, and is started, or about to be started, once more.
     UNRESPONSIVE: process and record look well, the probe does not answer.
     MISPLACED: it serves other blocks than the file says. UNPROBED: process and record look well, no probe has been
     made yet. UNOBSERVED: the process runs, and no bootstrap peer has looked at the DHT lately, so nobody knows what
     it serves.
+    UNREACHABLE: its host does not answer, and the DHT does not show that it serves all the same.
     UNMANAGED: a peer that announces blocks and is not in the file.
     """
 
@@ -40,9 +44,11 @@ class NodeState(str, Enum):
     UNPROBED = "UNPROBED"
     UNOBSERVED = "UNOBSERVED"
     CRASHED = "CRASHED"
+    FLAPPING = "FLAPPING"
     STALE = "STALE"
     UNRESPONSIVE = "UNRESPONSIVE"
     MISPLACED = "MISPLACED"
+    UNREACHABLE = "UNREACHABLE"
     UNMANAGED = "UNMANAGED"
 
 
@@ -90,7 +96,12 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessFact:
-    """What the node's host says about its process. `ended` is None while it runs, else why it ended."""
+    """What the node's host says about its process. `ended` is None while it runs, else why it ended.
+
+    `unknown`: why its host says nothing; then nothing else here means anything. `restarts`: how often its runner has
+    started it anew; `crashes`: how often it has ended by itself lately, and `last_ended` why, the last time.
+    `next_start_in_s`: when it is started again; None unless its runner waits for that.
+    """
 
     running: bool
     pid: int | None = None
@@ -99,6 +110,17 @@ class ProcessFact:
     phase: str | None = None
     ended: str | None = None
     asked_to_stop: bool = False
+    unknown: str | None = None
+    restarts: int = 0
+    crashes: int = 0
+    last_ended: str | None = None
+    next_start_in_s: float | None = None
+
+    @property
+    def flaps(self) -> bool:
+        """True if it comes up again after several crashes, or is to; one may have been bad luck."""
+        comes_up = self.running and self.phase != "online"
+        return self.crashes >= _SEVERAL and (comes_up or self.next_start_in_s is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +157,13 @@ class BootstrapFacts:
 
     @property
     def state(self) -> str:
-        """RUNNING, STARTING (it does not listen yet), CRASHED or STOPPED."""
+        """RUNNING, STARTING (it does not listen yet), FLAPPING (as of a node), CRASHED, STOPPED or UNREACHABLE."""
+        if self.process.unknown is not None:
+            return "UNREACHABLE"
+        if self.process.flaps:
+            return "FLAPPING"
         if self.process.running:
-            return "STARTING" if self.process.phase == "starting" else "RUNNING"
+            return "RUNNING" if self.process.phase == "online" else "STARTING"
         crashed = self.process.ended is not None and not self.process.asked_to_stop
         return "CRASHED" if crashed else "STOPPED"
 
@@ -165,16 +191,35 @@ class Snapshot:
         return tuple(node for node in self.replicas() if node.probe is not None and node.probe.ours is False)
 
 
+def _judge_from_afar(facts: NodeFacts) -> NodeState:
+    """The state of a node whose host says nothing: what others see of it may still be all one needs to know."""
+    record, probe = facts.announcement, facts.probe
+    if not facts.observed or record is None or record.state is not PeerState.ONLINE or (probe and not probe.ok):
+        return NodeState.UNREACHABLE
+    if record.blocks != facts.blocks:
+        return NodeState.MISPLACED
+    return NodeState.ONLINE if probe is not None else NodeState.UNPROBED
+
+
 def judge_node(facts: NodeFacts) -> NodeState:
     """One word for the three facts; where they disagree, the word says which one to distrust."""
-    process, record, probe = facts.process, facts.announcement, facts.probe
+    process, record = facts.process, facts.announcement
+    if process.unknown is not None:
+        return _judge_from_afar(facts)
     announced_online = record is not None and record.state is PeerState.ONLINE
+    if process.flaps:
+        return NodeState.FLAPPING
     if not process.running:
         if announced_online:
             return NodeState.STALE
         if process.ended is not None and not process.asked_to_stop:
             return NodeState.CRASHED
         return NodeState.STOPPED
+    return _judge_running(facts)
+
+
+def _judge_running(facts: NodeFacts) -> NodeState:
+    record, probe = facts.announcement, facts.probe
     if not facts.observed:
         return NodeState.UNOBSERVED
     if record is None or record.state is PeerState.OFFLINE:

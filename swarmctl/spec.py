@@ -12,6 +12,9 @@ from enum import Enum
 
 from swarmctl.blocks import BlockRange, HostName, NodeName
 
+DEFAULT_PYTHON = "~/.local/share/swarmctl/venv/bin/python"
+"""What runs swarmctl on a host behind ssh for which the file names nothing: the environment of `host setup`."""
+
 
 class Domain(str, Enum):
     """What fails together. Each contains the ones before it: gpu ⊂ host ⊂ rack ⊂ zone."""
@@ -44,7 +47,12 @@ class RedundancyPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class HostSpec:
-    """A machine. `ssh` is None for this machine; a host without rack or zone is a rack and a zone of its own."""
+    """A machine. `ssh` is None for this machine; a host without rack or zone is a rack and a zone of its own.
+
+    `address`: the IPv4 address or DNS name that the others use. `gpus`: the cards that may be used; with `all_gpus`
+    those that are known of it, none if nobody has looked yet. `python` None: `DEFAULT_PYTHON` behind ssh, else the one
+    that runs swarmctl.
+    """
 
     name: HostName
     ssh: str | None = None
@@ -52,6 +60,7 @@ class HostSpec:
     rack: str | None = None
     zone: str | None = None
     gpus: tuple[int, ...] = ()
+    all_gpus: bool = False
     python: str | None = None
 
     @property
@@ -68,6 +77,7 @@ class ServerSettings:
     (16384 and 8192 with grouped-query attention, 4096 and 2048 without). `throughput` None means: measure it on
     the node, compute only. `inference_max_length` None: as `attn_cache_tokens`' family default (8192 or 2048).
     `cuda_graphs` False: steps of one token are computed without graphs, slower but with less memory of the card.
+    `restarts`: how often a server that ended by itself is started again within ten minutes of service; 0: never.
     """
 
     torch_dtype: str = "auto"
@@ -83,15 +93,7 @@ class ServerSettings:
     throughput: float | None = None
     threads: int | None = None
     cuda_graphs: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class BootstrapSpec:
-    """A DHT-only peer that the others join through, and that observes the swarm. `port` None: chosen at start."""
-
-    name: NodeName
-    host: HostName
-    port: int | None = None
+    restarts: int = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,19 @@ class Endpoint:
 
     def __str__(self) -> str:
         return f"{self.ip}:{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapSpec:
+    """A DHT-only peer that the others join through, and that observes the swarm. `port` None: chosen at start.
+
+    `announce`: as for a node.
+    """
+
+    name: NodeName
+    host: HostName
+    port: int | None = None
+    announce: Endpoint | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

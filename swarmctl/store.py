@@ -5,6 +5,7 @@
         <node>/record.json      what runs: pid, start time, port, peer id, how it ended (written by the runner)
         <node>/progress.json    how far the start is (written by the child)
         <node>/observed.json    bootstrap peers only: what they see in the DHT, and their probes, every few seconds
+        <node>/health.json      servers only: whether all that serves is in order, every second (written by the child)
         <node>/identity.key     the libp2p key, mode 0400; made before the first start, kept over restarts
         <node>/identity.json    the peer id of that key, and the key's digest, so that reading it needs no hivemind
         <node>/lock             held (flock) by the node's runner as long as it lives; stays
@@ -25,7 +26,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from swarmctl.addresses import multiaddr
 from swarmctl.blocks import BlockRange, NodeName, PeerId
+
+MAX_RESTARTS = 5
+"""How often a runner starts a child again that ended by itself, unless the swarm file says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +87,11 @@ class NodeFiles:
         return self.folder / "observed.json"
 
     @property
+    def health(self) -> Path:
+        """`health.json`."""
+        return health_beside(self.progress)
+
+    @property
     def identity(self) -> Path:
         """`identity.key`."""
         return self.folder / "identity.key"
@@ -106,6 +116,11 @@ class NodeFiles:
         """`node.log`."""
         return self.folder / "node.log"
 
+    @property
+    def of_one_run(self) -> tuple[Path, ...]:
+        """What a run leaves that would be read as news of the next one."""
+        return (self.record, self.progress, self.observed, self.health, self.kill_order)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
@@ -113,8 +128,10 @@ class Launch:
 
     `kind` is "bootstrap" or "server". `blocks` is None for a bootstrap. `initial_peers` are full multiaddrs with
     peer ids, empty for the first bootstrap. `listen_ip` and `port` are what libp2p binds, `announce_ip` and
-    `announce_port` (None: `port`) what it tells others.
-    `settings` are the fields of `ServerSettings`. `gpu` None: no card is pinned. `roster` are the declared peers.
+    `announce_port` (None: `port`) what it tells others; the former may be a DNS name.
+    `settings` are the fields of `ServerSettings`. `gpu` None: no card is pinned. `roster` are the declared peers,
+    `roster_names` their names in the same order, so that others know them where their own host does not answer.
+    `max_restarts`: how often the runner starts a child again that ended by itself, see `node.restarts`; 0: never.
     """
 
     kind: str
@@ -138,17 +155,19 @@ class Launch:
     gpu: int | None = None
     settings: dict[str, Any] | None = None
     roster: tuple[str, ...] = ()
+    roster_names: tuple[str, ...] = ()
     announce_port: int | None = None
+    max_restarts: int = MAX_RESTARTS
 
     @property
     def announced(self) -> str:
         """The multiaddr that others dial, without the peer id."""
-        return f"/ip4/{self.announce_ip}/tcp/{self.announce_port or self.port}"
+        return multiaddr(self.announce_ip, self.announce_port or self.port)
 
     @property
     def address(self) -> str:
         """The multiaddr that others join through."""
-        return f"{self.announced}/p2p/{self.peer}"
+        return multiaddr(self.announce_ip, self.announce_port or self.port, self.peer)
 
     @property
     def block_range(self) -> BlockRange:
@@ -170,6 +189,11 @@ class Record:
     `runner_started` and `child_started` are the kernel's start times (clock ticks since boot, /proc/PID/stat field
     22), so that a reused pid is recognised. `child_pid` is also the process group of everything the node started.
     `ended` is None while it runs, else why it ended; `asked_to_stop` says whether somebody wanted that.
+
+    The rest is about the child, and a child may be one of several: `started_at` (UTC) is when this one was started,
+    `restarts` counts those before it. `crashes`: how many have ended by themselves lately, see `node.restarts`; the
+    limit for it is the launch's `max_restarts`. `last_ended`: why the one before ended. `next_start_at` (UTC): when
+    the next one is started; None unless the runner waits for that.
     """
 
     node: str
@@ -187,6 +211,10 @@ class Record:
     ended: str | None = None
     ended_at: str | None = None
     addresses: tuple[str, ...] = ()
+    restarts: int = 0
+    crashes: int = 0
+    last_ended: str | None = None
+    next_start_at: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +233,23 @@ class Progress:
     phase: str
     done: int = 0
     total: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """What a server says of itself. `written_at` is UTC epoch seconds.
+
+    `reason` says what is not `ok`, or is worth a word.
+    `forward_ms`: how long the last one-token forward through its own task pool took, None before the first.
+    `busy_s`: for how long it has been computing one task. `announced`: whether the DHT has its record; None: not known.
+    """
+
+    written_at: float
+    ok: bool
+    reason: str | None = None
+    forward_ms: float | None = None
+    busy_s: float = 0.0
+    announced: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +323,8 @@ def read_launch(files: NodeFiles) -> Launch | None:
 
 def launch_from(raw: dict[str, Any]) -> Launch:
     """A launch from its JSON form."""
-    return Launch(**{**raw, "initial_peers": tuple(raw["initial_peers"]), "roster": tuple(raw["roster"])})
+    lists = {key: tuple(raw.get(key, ())) for key in ("initial_peers", "roster", "roster_names")}
+    return Launch(**{**raw, **lists})
 
 
 def read_record(files: NodeFiles) -> Record | None:
@@ -317,6 +363,17 @@ def read_progress(files: NodeFiles) -> Progress | None:
     """The node's progress, or None if it has not begun."""
     raw = _read(files.progress)
     return None if raw is None else Progress(**raw)
+
+
+def health_beside(progress: Path) -> Path:
+    """Where the child whose progress is in that file writes its health."""
+    return progress.with_name("health.json")
+
+
+def read_health(files: NodeFiles) -> Health | None:
+    """What the node's child last said of its health, or None if it has not."""
+    raw = _read(files.health)
+    return None if raw is None else Health(**raw)
 
 
 def read_observation(files: NodeFiles) -> Observation | None:

@@ -16,9 +16,12 @@ from swarmctl_cli.commands import (
     demo,
     doctor,
     down,
+    events,
+    export,
     generate,
     init,
     kill,
+    lock,
     logs,
     model,
     ps,
@@ -110,12 +113,19 @@ app.command("restart", short_help="Restart nodes one after the other.")(restart.
 app.command("status", short_help="Show what serves what, and how sure that is.")(status.status)
 app.command("ps", short_help="List the processes on the hosts.")(ps.ps)
 app.command("logs", short_help="Print what nodes have written.")(logs.logs)
+app.command("events", short_help="Show what was done to the swarm, by whom and why.")(events.events)
 app.command("kill", short_help="Crash a node on purpose, for drills.")(kill.kill)
 app.command("generate", short_help="Generate text, through the death of servers.")(generate.generate)
 app.command("demo", short_help="Watch a generation survive a killed server.")(demo.demo)
 app.command("doctor", short_help="Check whether this machine can run a swarm.")(doctor.doctor)
 app.command("version", short_help="Print versions.")(version.version)
-for _name, _group in (("config", config_commands.group), ("verify", verify.group), ("model", model.group)):
+for _name, _group in (
+    ("config", config_commands.group),
+    ("verify", verify.group),
+    ("model", model.group),
+    ("lock", lock.group),
+    ("export", export.group),
+):
     app.add_typer(_group, name=_name, callback=show_help, invoke_without_command=True)
 
 

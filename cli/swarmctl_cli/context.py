@@ -8,12 +8,13 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import typer
 
+from swarmctl import folders
 from swarmctl.errors import ConfigError, UsageError
 from swarmctl_cli.completion import CONFIG_NAME, config_file
 from swarmctl_cli.output import NO_COMMAND, Format, Output
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from swarmctl_cli.attempt import Trying
 
 _SWARM_COMMAND = re.compile(
-    r"\bswarmctl (?=(?:up|down|plan|status|ps|logs|kill|restart|generate|verify|config)\b)(?!.*(?: -c |--config))"
+    r"\bswarmctl (?=(?:up|down|plan|status|ps|logs|events|lock|kill|restart|generate|verify|config|host|export)\b)"
+    r"(?!.*(?: -c |--config))"
 )
 KINDS = {
     "init": "Init",
@@ -43,10 +45,14 @@ KINDS = {
     "ps": "Processes",
     "logs": "Logs",
     "kill": "Kill",
+    "events": "Events",
+    "lock status": "Lock",
+    "lock break": "Lock",
     "verify redundancy": "Redundancy",
     "verify recovery": "Recovery",
     "generate": "Generation",
     "demo": "Demo",
+    "export systemd": "Units",
     "doctor": "Doctor",
     "version": "Version",
 }
@@ -59,6 +65,7 @@ _LOG_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 class Run:
     """Made once in `app`, filled in by the options before and after the verb, and read by the command.
 
+    `why` and `lock_wait_s`: see `swarmctl.operations.site.Operator`.
     `interrupt_note`: what the user is told after Ctrl-C; a command sets it before it changes anything.
     `open_site` makes a site of a spec, the state folder and the run folder; None: the hosts as they are.
     `open_client` connects a client to a site, until its block is left; None: to the swarm as it is.
@@ -73,6 +80,8 @@ class Run:
     yes: bool = False
     dry_run: bool = False
     timeout_s: float | None = None
+    why: str | None = None
+    lock_wait_s: float = 0.0
     interrupt_note: str | None = None
     open_site: Callable[[SwarmSpec, Path, Path], Site] | None = None
     open_client: Callable[[Site], AbstractContextManager[Client]] | None = None
@@ -88,24 +97,17 @@ class Run:
     @property
     def state_folder(self) -> Path:
         """Where swarms keep their files on this machine."""
-        if self.env.get("SWARMCTL_STATE"):
-            return Path(self.env["SWARMCTL_STATE"]).expanduser().absolute()
-        base = self.env.get("XDG_STATE_HOME", "")
-        # The rules of XDG: a relative folder is to be ignored.
-        return (Path(base) if base.startswith("/") else self.home / ".local" / "state") / "swarmctl"
+        return folders.state_of(self.env)
 
     @property
     def run_folder(self) -> Path:
         """Where unix sockets are made; short, because the kernel limits the length of their paths."""
-        if self.env.get("SWARMCTL_RUN"):
-            return Path(self.env["SWARMCTL_RUN"]).expanduser().absolute()
-        # The system's own temporary folder, not $TMPDIR, which is often long.
-        return Path("/tmp") / f"swarmctl-{os.getuid()}"
+        return folders.run_of(self.env)
 
     @property
     def home(self) -> Path:
         """The user's home folder."""
-        return Path(self.env.get("HOME") or Path.home())
+        return folders.home_of(self.env)
 
     def command(self, *words: str) -> str:
         """A command line for a hint, with the `-c` that the user gave."""
@@ -196,12 +198,20 @@ class Run:
             ConfigError: as `spec`.
             UsageError: when a host cannot be reached in any way that is known, or a folder does not do.
         """
-        return (self.open_site or _open_site)(self.spec(), self.state_folder, self.run_folder)
+        site = (self.open_site or self._open_site)(self.spec(), self.state_folder, self.run_folder)
+        if self.why is None and not self.lock_wait_s:
+            return site
+        return replace(site, operator=replace(site.operator, why=self.why, lock_wait_s=self.lock_wait_s))
+
+    def _open_site(self, spec: SwarmSpec, state: Path, run: Path) -> Site:
+        from swarmctl.operations.opening import open_site
+
+        return open_site(spec, state, run, python=sys.executable, ssh=self.env.get("SWARMCTL_SSH"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """The shared options as one command line gave them; see `options`. `timeout` in seconds."""
+    """The shared options as one command line gave them; see `options`. `timeout` and `lock_wait` in seconds."""
 
     config: Path | None = None
     output: Format | None = None
@@ -210,6 +220,8 @@ class Given:
     yes: bool = False
     dry_run: bool = False
     timeout: float | None = None
+    why: str | None = None
+    lock_wait: float | None = None
 
 
 def kind_of(command_path: str) -> str:
@@ -242,12 +254,8 @@ def absorb(run: Run, given: Given) -> None:
     run.verbose = max(run.verbose, given.verbose)
     run.yes, run.dry_run = run.yes or given.yes, run.dry_run or given.dry_run
     run.timeout_s = given.timeout if given.timeout is not None else run.timeout_s
-
-
-def _open_site(spec: SwarmSpec, state: Path, run: Path) -> Site:
-    from swarmctl.operations.site import open_site
-
-    return open_site(spec, state, run, python=sys.executable)
+    run.why = given.why if given.why is not None else run.why
+    run.lock_wait_s = given.lock_wait if given.lock_wait is not None else run.lock_wait_s
 
 
 def _configure_logging(run: Run) -> None:

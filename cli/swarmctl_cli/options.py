@@ -73,6 +73,22 @@ Timeout = Annotated[
         "--timeout", parser=parse_duration, metavar="TIME", show_default=False, help="Give up after this long, e.g. 5m."
     ),
 ]
+Why = Annotated[
+    str | None,
+    typer.Option(
+        "-m", "--message", metavar="WHY", show_default=False, help="Why you do it; goes into the log of events."
+    ),
+]
+LockWait = Annotated[
+    float | None,
+    typer.Option(
+        "--lock-wait",
+        parser=parse_duration,
+        metavar="TIME",
+        show_default=False,
+        help="Wait this long for another operator to finish, e.g. 5m; else exit code 9 at once.",
+    ),
+]
 Nodes = Annotated[
     list[str] | None,
     typer.Argument(

@@ -1,65 +1,74 @@
-"""What only the whole file shows: ports and cards taken twice, types no CPU computes, blocks on no node.
+"""What only the whole file shows: cards taken twice, types no CPU computes, blocks on no node.
 
 Each check adds findings and changes nothing. A check is skipped for what is not known because of another finding.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 
 from swarmctl.blocks import BlockRange
+from swarmctl.config.cards import unseen
 from swarmctl.config.document import Path
+from swarmctl.config.draft import Draft, Placed
 from swarmctl.config.model import ResolvedModel
+from swarmctl.config.reach import machine
 from swarmctl.config.reading import Reading, listed
-from swarmctl.config.resolve import Draft, Placed
 from swarmctl.coverage import CoverageReport, Holder, analyse
 from swarmctl.spec import HostSpec, ModelSpec, NodeSpec, RedundancyPolicy, SwarmSpec
 
 
 def device_of(node: Placed) -> str:
     """Where the node computes: what the file says, else cuda on a host that lists cards, else cpu."""
-    return node.settings.device or ("cuda" if node.host and node.host.gpus else "cpu")
+    return node.settings.device or ("cuda" if _has_cards(node.host) else "cpu")
 
 
-def check_ports(reading: Reading, draft: Draft) -> None:
-    """No two of them may listen on one port of one machine; libp2p would share it without a word."""
-    wanted: list[tuple[Path, str, HostSpec | None, int | None]] = []
-    for peer in draft.bootstraps:
-        path: Path = ("bootstrap", int(peer.name.rpartition("-")[2]), "port")
-        wanted.append((path, peer.name, draft.hosts.by_name.get(peer.host), peer.port))
-    wanted += [(("nodes", node.name, "port"), node.name, node.host, node.port) for node in draft.nodes]
-    taken: dict[tuple[str, int], str] = {}
-    for path, name, host, port in wanted:
-        if host is None or port is None:
-            continue
-        first = taken.setdefault((_machine(host), port), name)
-        if first != name:
-            reading.report(path, f"port {port} on host {host.name} is taken by {first}", hint="leave port out")
+def _has_cards(host: HostSpec | None) -> bool:
+    # Cards at which nobody has looked yet count: a host that turns out to have none is refused then.
+    return host is not None and (host.all_gpus or bool(host.gpus))
 
 
 def check_cards(reading: Reading, draft: Draft) -> None:
     """Each card serves one node, exists, and is named where there is a choice."""
     taken: dict[tuple[str, int], str] = {}
     for node in draft.nodes:
-        path: Path = ("nodes", node.name, "gpu")
-        host = node.host
+        path, host = node.at("gpu"), node.host
         if host is None or not reading.usable(*path):
             continue
         if node.gpu is None:
-            if device_of(node) == "cuda" and host.gpus:
-                message = f"is missing; host {host.name} has the cards {listed(host.gpus)}"
-                reading.report(path, message, hint=f"gpu: {host.gpus[0]}", at_key=True)
+            _report_no_card(reading, draft, node, host)
             continue
-        if node.gpu not in host.gpus:
-            has = f"whose gpus are {listed(host.gpus)}" if host.gpus else "which lists no gpus"
-            more = listed((*host.gpus, node.gpu))
-            reading.report(path, f"{node.gpu} is no card of host {host.name}, {has}", hint=f"gpus: [{more}]")
-        elif device_of(node) != "cuda":
-            reading.report(path, f"pins card {node.gpu}, but the device is {device_of(node)}", hint="device: cuda")
-        first = taken.setdefault((_machine(host), node.gpu), node.name)
+        _report_card(reading, draft, node, host)
+        first = taken.setdefault((machine(host), node.gpu), node.name)
         if first != node.name:
-            reading.report(path, f"card {node.gpu} of host {host.name} is taken by {first}")
+            reading.report(path, f"card {node.gpu} of host {host.name} is taken by {first}", hint=_free(draft, host))
+
+
+def _report_no_card(reading: Reading, draft: Draft, node: Placed, host: HostSpec) -> None:
+    if device_of(node) != "cuda":
+        return
+    if host.name in draft.hosts.unseen:
+        message, hint = unseen(host)
+        reading.report(node.at("gpu"), f"is missing; {message}", hint=hint, at_key=True)
+    elif host.gpus:
+        message = f"is missing; host {host.name} has the cards {listed(host.gpus)}"
+        reading.report(node.at("gpu"), message, hint=f"gpu: {host.gpus[0]}", at_key=True)
+
+
+def _report_card(reading: Reading, draft: Draft, node: Placed, host: HostSpec) -> None:
+    if node.gpu not in host.gpus and host.name not in draft.hosts.unseen:
+        has = f"whose gpus are {listed(host.gpus)}" if host.gpus else "which lists no gpus"
+        hint = _free(draft, host) if host.all_gpus else f"gpus: [{listed((*host.gpus, node.gpu))}]"
+        reading.report(node.at("gpu"), f"{node.gpu} is no card of host {host.name}, {has}", hint=hint)
+    elif device_of(node) != "cuda":
+        message = f"pins card {node.gpu}, but the device is {device_of(node)}"
+        reading.report(node.at("gpu"), message, hint="device: cuda")
+
+
+def _free(draft: Draft, host: HostSpec) -> str | None:
+    """A card of this host that no node has."""
+    taken = {node.gpu for node in draft.nodes if node.host and machine(node.host) == machine(host)}
+    return next((f"gpu: {card}" for card in host.gpus if card not in taken), None)
 
 
 def check_devices(reading: Reading, draft: Draft, model: ResolvedModel | None) -> None:
@@ -79,7 +88,7 @@ def _device_faults(node: Placed, model: ResolvedModel | None) -> Iterable[tuple[
     settings = node.settings
     if node.host is None:
         return
-    if settings.device == "cuda" and not node.host.gpus:
+    if settings.device == "cuda" and not _has_cards(node.host):
         yield "device", f"cuda on host {node.host.name}, which lists no gpus", f"{node.host.name}: {{gpus: [0]}}"
     if settings.quant != "none" and device_of(node) != "cuda":
         yield "quant", f"{settings.quant} needs a GPU, and these nodes have none", "quant: none"
@@ -92,58 +101,11 @@ def _device_faults(node: Placed, model: ResolvedModel | None) -> Iterable[tuple[
 
 
 def _where_set(reading: Reading, node: Placed, key: str) -> Path:
-    for path in (("nodes", node.name, key), ("defaults", key)):
+    for path in (node.at(key), ("defaults", key)):
         if reading.given(*path):
             return path
     # Only a type that nobody chose is left: the checkpoint's.
     return ("model", "source")
-
-
-def check_addresses(reading: Reading, draft: Draft) -> None:
-    """In a swarm of several machines nobody may announce an address that means "myself" everywhere."""
-    used = {peer.host for peer in draft.bootstraps} | {node.host.name for node in draft.nodes if node.host}
-    active = [host for name, host in draft.hosts.by_name.items() if name in used]
-    if not any(host.ssh for host in active):
-        return
-    for host in active:
-        if _means_myself(host.address):
-            message = f"{host.address} cannot be reached from other machines"
-            hint = "address: the IP address or DNS name that the other hosts use"
-            reading.report(("hosts", host.name, "address"), message, hint=hint, at_key=True)
-
-
-def check_announced(reading: Reading, draft: Draft) -> None:
-    """What is forwarded leads to a port that stays, to one node, and from everywhere that the swarm is."""
-    distant = any(node.host.ssh for node in draft.nodes if node.host)
-    taken: dict[str, str] = {}
-    for node in draft.nodes:
-        path: Path = ("nodes", node.name, "announce")
-        if node.announce is None:
-            continue
-        if node.port is None and reading.usable("nodes", node.name, "port"):
-            message = "needs a port of its own; what forwards to this node must know where to"
-            reading.report(path, message, hint=f"port: {node.announce.port}")
-        if distant and _means_myself(node.announce.ip):
-            reading.report(path, f"{node.announce.ip} cannot be reached from other machines")
-        first = taken.setdefault(str(node.announce), node.name)
-        if first != node.name:
-            reading.report(path, f"{node.announce} is announced by {first} already")
-
-
-def _means_myself(address: str) -> bool:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address == "localhost" or address.endswith(".localhost")
-    return parsed.is_loopback or parsed.is_unspecified
-
-
-def check_machines(reading: Reading, draft: Draft) -> None:
-    """Two hosts behind one ssh destination are one machine, and would count as two for redundancy."""
-    seen: dict[str, str] = {}
-    for host in draft.hosts.by_name.values():
-        if host.ssh and (first := seen.setdefault(host.ssh, host.name)) != host.name:
-            reading.report(("hosts", host.name, "ssh"), f"{host.ssh} is host {first} already")
 
 
 def check_blocks(reading: Reading, draft: Draft, model: ModelSpec | None, policy: RedundancyPolicy) -> None:
@@ -154,7 +116,7 @@ def check_blocks(reading: Reading, draft: Draft, model: ModelSpec | None, policy
     automatic = [node for node in draft.nodes if node.auto]
     for node in automatic:
         message = f"auto is not supported yet; write an explicit range{_what_is_open(report)}"
-        reading.report(("nodes", node.name, "blocks"), message, hint=f'blocks: "{_suggested(report)}"')
+        reading.report(node.at("blocks"), message, hint=f'blocks: "{_suggested(report)}"')
     if report and len(placed) == len(draft.nodes) > 0 and _placement_known(reading, draft):
         _report_gaps(reading, report)
         if reading.usable("redundancy"):
@@ -165,15 +127,16 @@ def _placement_known(reading: Reading, draft: Draft) -> bool:
     """False if a node, or where it is, could not be read: then a gap may only be that finding's shadow."""
     if any(path[0] == "nodes" and len(path) < 3 for path in reading.invalid if path):
         return False
-    return all(reading.usable("nodes", node.name, key) for node in draft.nodes for key in ("host", "blocks", "gpu"))
+    return all(reading.usable(*node.at(key)) for node in draft.nodes for key in ("host", "blocks", "gpu"))
 
 
 def _all_inside(reading: Reading, draft: Draft, model: ModelSpec) -> bool:
-    beyond = [(node, node.blocks) for node in draft.nodes if node.blocks and node.blocks.end > model.num_blocks]
+    # Of an entry with several cards the whole range is what the file says.
+    beyond = [(node, blocks) for node in draft.nodes if (blocks := node.written) and blocks.end > model.num_blocks]
     for node, blocks in beyond:
         message = f'"{blocks}" ends beyond the model\'s {model.num_blocks} blocks'
         hint = f'blocks: "{blocks.start}:{model.num_blocks}"' if blocks.start < model.num_blocks else None
-        reading.report(("nodes", node.name, "blocks"), message, hint=hint)
+        reading.report(node.at("blocks"), message, hint=hint)
     return not beyond
 
 
@@ -241,7 +204,3 @@ def _domains(placed: Sequence[Placed], report: CoverageReport) -> dict[str, str]
     model = ModelSpec(source="", dht_prefix="", num_blocks=len(report.replicas), hidden_size=1)
     spec = _spec_of(placed, model, RedundancyPolicy())
     return {name: spec.domain_of(name, report.by) for name in spec.nodes}
-
-
-def _machine(host: HostSpec) -> str:
-    return host.ssh or ""

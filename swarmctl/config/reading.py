@@ -133,6 +133,8 @@ def _finding(document: Document, path: Path, fault: Mapping[str, Any]) -> Findin
     kind, value, context = fault["type"], fault["input"], fault.get("ctx", {})
     if kind == "predicate":
         message = f"{shown(value)} {context['problem']}"
+    elif kind == "whole":
+        message = fault["msg"]
     elif kind == "literal_error":
         message = _not_one_of(value, context["expected"])
     elif kind == "greater_than_equal":

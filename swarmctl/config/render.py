@@ -12,7 +12,16 @@ import yaml
 from swarmctl.config.document import RESOLVERS
 from swarmctl.config.durations import format_duration
 from swarmctl.config.resolve import SECONDS, SWITCHES
-from swarmctl.spec import ClientSpec, HostSpec, NodeSpec, ServerSettings, SwarmSpec
+from swarmctl.spec import (
+    DEFAULT_PYTHON,
+    BootstrapSpec,
+    ClientSpec,
+    Endpoint,
+    HostSpec,
+    NodeSpec,
+    ServerSettings,
+    SwarmSpec,
+)
 
 
 class _Inline(dict[str, Any]):
@@ -64,7 +73,10 @@ for _tag, _pattern, _first in RESOLVERS:
 
 
 def render(spec: SwarmSpec) -> str:
-    """YAML text that loads again to an equal spec, but for its `path`; settings that most nodes share are defaults."""
+    """YAML text that loads again to an equal spec, but for its `path`; settings that most nodes share are defaults.
+
+    For hosts with `gpus: all` that takes the same `cards` as `load` had.
+    """
     settings = [_settings(node.settings) for node in spec.nodes.values()]
     defaults = _most_common(settings)
     tree: dict[str, Any] = {
@@ -80,7 +92,7 @@ def render(spec: SwarmSpec) -> str:
         "redundancy": _Inline(min=spec.redundancy.minimum, target=spec.redundancy.target, by=spec.redundancy.by.value),
         "defaults": defaults,
         "hosts": {str(name): _host(host) for name, host in spec.hosts.items()},
-        "bootstrap": [_Inline(host=str(peer.host), port=peer.port) for peer in spec.bootstraps],
+        "bootstrap": [_bootstrap(peer) for peer in spec.bootstraps],
         "nodes": {
             str(node.name): _node(node, own, defaults) for node, own in zip(spec.nodes.values(), settings, strict=True)
         },
@@ -112,9 +124,17 @@ def _host(host: HostSpec) -> dict[str, Any]:
         address=host.address,
         rack=host.rack,
         zone=host.zone,
-        gpus=list(host.gpus),
-        python=host.python,
+        gpus="all" if host.all_gpus else list(host.gpus),
+        python=host.python or (None if host.is_local else DEFAULT_PYTHON),
     )
+
+
+def _bootstrap(peer: BootstrapSpec) -> dict[str, Any]:
+    return _Inline(host=str(peer.host), port=peer.port, announce=_endpoint(peer.announce))
+
+
+def _endpoint(endpoint: Endpoint | None) -> str | None:
+    return None if endpoint is None else _Quoted(str(endpoint))
 
 
 def _node(node: NodeSpec, own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,6 +144,6 @@ def _node(node: NodeSpec, own: Mapping[str, Any], defaults: Mapping[str, Any]) -
         gpu=node.gpu,
         blocks=_Quoted(str(node.blocks)),
         port=node.port,
-        announce=None if node.announce is None else _Quoted(str(node.announce)),
+        announce=_endpoint(node.announce),
         **different,
     )

@@ -4,66 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from swarmctl.blocks import BlockRange, HostName, NodeName, parse_range
+from swarmctl.addresses import host_fault
+from swarmctl.blocks import HostName, NodeName, parse_range
+from swarmctl.config.cards import one_per_card
 from swarmctl.config.document import Path
+from swarmctl.config.draft import Draft, Hosts, KnownCards, Placed
 from swarmctl.config.endpoints import parse_endpoint
+from swarmctl.config.names import BOOTSTRAP_NAME, HOST_NAME, NODE_NAME, SWARM_NAME
 from swarmctl.config.reading import Reading, listed, nearest
 from swarmctl.config.schema import NodeSection, SettingsSection
-from swarmctl.spec import BootstrapSpec, ClientSpec, Domain, Endpoint, HostSpec, RedundancyPolicy, ServerSettings
+from swarmctl.spec import DEFAULT_PYTHON, BootstrapSpec, ClientSpec, Domain, HostSpec, RedundancyPolicy, ServerSettings
 
-_SWARM_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$")
-_HOST_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
-_NODE_NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,62}$")
-_BOOTSTRAP_NAME = re.compile(r"^bootstrap-\d+$")
 # A leading dash would be an option of ssh, not a host.
-_SSH = re.compile(r"^(?:[^\s@:/-][^\s@:/]*@)?[^\s@:/-][^\s@/:]*$")
-_ADDRESS = re.compile(r"^[A-Za-z0-9:][A-Za-z0-9:._-]*$")
+_SSH = re.compile(r"^(?:[^\s@:/-][^\s@:/]*@)?[^\s@:/-][^\s@/:]*\Z")
 
 _IMPLICIT_HOST = HostName("here")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Placed:
-    """A node as far as it is known. `auto`: its blocks are left to be chosen."""
-
-    name: NodeName
-    host: HostSpec | None
-    blocks: BlockRange | None
-    gpu: int | None
-    port: int | None
-    announce: Endpoint | None
-    settings: ServerSettings
-    auto: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hosts:
-    """The hosts that are valid, and the names of all that the file declares. `known` False: not even the names are."""
-
-    by_name: Mapping[HostName, HostSpec]
-    declared: tuple[HostName, ...]
-    known: bool
-
-    @property
-    def only(self) -> HostName | None:
-        """The host that need not be named."""
-        return self.declared[0] if len(self.declared) == 1 else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draft:
-    """Machines, bootstrap peers and nodes as far as they are known; what has a finding may be incomplete or absent."""
-
-    hosts: Hosts
-    bootstraps: tuple[BootstrapSpec, ...]
-    nodes: tuple[Placed, ...]
-
-
-def resolve_draft(reading: Reading) -> Draft:
+def resolve_draft(reading: Reading, cards: KnownCards) -> Draft:
     """Machines, bootstrap peers and nodes; without hosts in the file there is one, this machine."""
-    hosts = _resolve_hosts(reading)
+    hosts = resolve_hosts(reading, cards)
     return Draft(hosts=hosts, bootstraps=_resolve_bootstraps(reading, hosts), nodes=_resolve_nodes(reading, hosts))
 
 
@@ -73,54 +34,60 @@ def resolve_swarm_name(reading: Reading) -> str:
     if name is None:
         if reading.usable("swarm"):
             reading.report(("swarm",), "is missing", hint="swarm: lab", at_key=True)
-    elif not _SWARM_NAME.match(name):
+    elif not SWARM_NAME.match(name):
         message = f'"{name}" is no swarm name; it takes up to 64 letters, digits, _ and -, and begins with no dash'
         hint = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:64]
         reading.report(("swarm",), message, hint=f"swarm: {hint}" if hint else None)
     return name or ""
 
 
-def _resolve_hosts(reading: Reading) -> Hosts:
+def resolve_hosts(reading: Reading, cards: KnownCards) -> Hosts:
+    """The machines; without any in the file there is one, this machine."""
     written = reading.file.hosts
     paths = [path for path in reading.document.places if len(path) == 2 and path[0] == "hosts"]
     names = tuple(HostName(path[1]) for path in paths if isinstance(path[1], str))
     if not names:
         here = HostSpec(name=_IMPLICIT_HOST)
         return Hosts(by_name={here.name: here}, declared=(here.name,), known=("hosts",) not in reading.invalid)
-    by_name = {name: host for name in names if name in written and (host := _resolve_host(reading, name))}
-    return Hosts(by_name=by_name, declared=names, known=True)
+    by_name = {name: host for name in names if name in written and (host := _resolve_host(reading, name, cards))}
+    unseen = frozenset(name for name, host in by_name.items() if host.all_gpus and name not in cards)
+    return Hosts(by_name=by_name, declared=names, known=True, unseen=unseen)
 
 
-def _resolve_host(reading: Reading, name: HostName) -> HostSpec | None:
+def _resolve_host(reading: Reading, name: HostName, cards: KnownCards) -> HostSpec | None:
     section, path = reading.file.hosts[name], ("hosts", name)
-    if not _HOST_NAME.match(name):
+    if not HOST_NAME.match(name):
         reading.report(path, f'"{name}" is no host name; it takes letters, digits, dot, _ and -', at_key=True)
     if section.connect and section.ssh is not None:
         reading.report((*path, "ssh"), "contradicts connect: local; keep one of the two", at_key=True)
     elif not section.connect and section.ssh is None and reading.usable(*path):
         message = "says neither connect: local nor ssh: user@host"
         reading.report(path, message, hint=f"{name}: {{connect: local}}", at_key=True)
-    address = section.address
     if section.ssh is not None and not _SSH.match(section.ssh):
         message = f'"{section.ssh}" is no ssh destination; write user@host, or a name from ~/.ssh/config'
         reading.report((*path, "ssh"), message, hint="a port belongs in ~/.ssh/config")
         return None
-    if address is not None and not _ADDRESS.match(address):
-        reading.report((*path, "address"), f'"{address}" is no address; write an IP address or a DNS name')
-    if len(set(section.gpus)) < len(section.gpus):
-        twice = sorted({gpu for gpu in section.gpus if section.gpus.count(gpu) > 1})
-        reading.report((*path, "gpus"), f"lists {listed(twice)} twice")
     if not reading.usable(*path):
         return None
     default = section.ssh.rpartition("@")[2] if section.ssh else "127.0.0.1"
+    if section.address is None and (fault := host_fault(default)):
+        message = f'is missing; "{default}" {fault}'
+        reading.report((*path, "address"), message, hint="address: where the other hosts reach it", at_key=True)
+        return None
+    known = cards.get(name)
+    if section.gpus == "all" and known == ():
+        reading.report((*path, "gpus"), "all of none: this host has no cards", hint="gpus: []")
+        return None
     return HostSpec(
         name=name,
         ssh=section.ssh,
-        address=address or default,
+        address=section.address or default,
         rack=section.rack,
         zone=section.zone,
-        gpus=tuple(section.gpus),
-        python=section.python,
+        gpus=(known or ()) if section.gpus == "all" else tuple(section.gpus),
+        all_gpus=section.gpus == "all",
+        # Written out by `render`, so that an operator sees it; it is the default all the same.
+        python=None if section.ssh and section.python == DEFAULT_PYTHON else section.python,
     )
 
 
@@ -142,7 +109,9 @@ def _resolve_bootstraps(reading: Reading, hosts: Hosts) -> tuple[BootstrapSpec, 
         path: Path = ("bootstrap", index)
         host = _host_of(reading, path, section.host, hosts)
         if host is not None:
-            found.append(BootstrapSpec(name=NodeName(f"bootstrap-{index}"), host=host, port=section.port))
+            announce = parse_endpoint(section.announce) if section.announce else None
+            name = NodeName(f"bootstrap-{index}")
+            found.append(BootstrapSpec(name=name, host=host, port=section.port, announce=announce))
     return tuple(found)
 
 
@@ -168,14 +137,19 @@ def _resolve_nodes(reading: Reading, hosts: Hosts) -> tuple[Placed, ...]:
     """The block servers, in the file's order."""
     if not reading.file.nodes and reading.usable("nodes"):
         reading.report(("nodes",), "is missing", hint='nodes: {a0: {blocks: "0:8"}}', at_key=True)
-    return tuple(_resolve_node(reading, name, section, hosts) for name, section in reading.file.nodes.items())
+    placed: list[Placed] = []
+    for name, section in reading.file.nodes.items():
+        node = _resolve_node(reading, name, section, hosts)
+        several = section.gpus is not None or not reading.usable("nodes", name, "gpus")
+        placed += one_per_card(reading, node, section, hosts) if several else [node]
+    return tuple(placed)
 
 
 def _resolve_node(reading: Reading, name: str, section: NodeSection, hosts: Hosts) -> Placed:
     path = ("nodes", name)
-    if _BOOTSTRAP_NAME.match(name):
+    if BOOTSTRAP_NAME.match(name):
         reading.report(path, f'"{name}" is how bootstrap peers are named; take another name', at_key=True)
-    elif not _NODE_NAME.match(name):
+    elif not NODE_NAME.match(name):
         hint = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63]
         message = f'"{name}" is no node name; it takes up to 63 lower-case letters, digits and -'
         reading.report(path, message, hint=hint or None, at_key=True)
@@ -184,13 +158,16 @@ def _resolve_node(reading: Reading, name: str, section: NodeSection, hosts: Host
     host_name = _host_of(reading, path, section.host, hosts)
     host = hosts.by_name.get(host_name) if host_name else None
     settings = _settings(reading.file.defaults, section)
+    blocks = parse_range(section.blocks) if section.blocks and section.blocks != "auto" else None
     gpu = section.gpu
     if host and gpu is None and len(host.gpus) == 1 and settings.device in (None, "cuda"):
         gpu = host.gpus[0]
     return Placed(
         name=NodeName(name),
+        entry=name,
         host=host,
-        blocks=parse_range(section.blocks) if section.blocks and section.blocks != "auto" else None,
+        blocks=blocks,
+        written=blocks,
         gpu=gpu,
         port=section.port,
         announce=parse_endpoint(section.announce) if section.announce else None,

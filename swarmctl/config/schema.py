@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field
 
-from swarmctl.blocks import parse_range
-from swarmctl.config.durations import parse_duration
-from swarmctl.config.endpoints import parse_endpoint
-from swarmctl.spec import ClientSpec, RedundancyPolicy, ServerSettings
+from swarmctl.config.written import Address, Blocks, Card, Cards, Count, Duration, EndpointText, Port, Switch
+from swarmctl.spec import DEFAULT_PYTHON, ClientSpec, RedundancyPolicy, ServerSettings
 
 REQUIRED: Mapping[str, tuple[str, ...]] = {
     "": ("version", "swarm", "model", "nodes"),
@@ -25,85 +22,6 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
 """Keys without a default, by section."""
 
 _SERVER, _CLIENT, _POLICY = ServerSettings(), ClientSpec(), RedundancyPolicy()
-
-
-def _duration(written: object) -> float:
-    try:
-        return parse_duration(written)
-    except ValueError as error:
-        raise _not_so(str(error)) from error
-
-
-def _blocks(written: object) -> object:
-    if written == "auto" or written is None:
-        return written
-    if not isinstance(written, str):
-        raise _not_so('is not a block range; write START:END, for example "0:8"')
-    try:
-        parse_range(written)
-    except ValueError as error:
-        # The sentence begins with the range; here it begins with what the file says.
-        raise _not_so(f"is {str(error).rpartition(' is ')[2]}") from error
-    return written
-
-
-def _endpoint(written: object) -> object:
-    if written is None:
-        return None
-    try:
-        return str(parse_endpoint(written))
-    except ValueError as error:
-        raise _not_so(str(error)) from error
-
-
-def _switch(written: object) -> bool:
-    # Other YAML readers take on and off for true and false, and may have written the file.
-    if written in ("on", "off") or isinstance(written, bool):
-        return written in ("on", True)
-    raise _not_so("is neither on nor off")
-
-
-def _not_so(problem: str) -> PydanticCustomError:
-    """The predicate of a sentence whose subject is the value in the file."""
-    return PydanticCustomError("predicate", "{problem}", {"problem": problem})
-
-
-Duration = Annotated[
-    float,
-    BeforeValidator(_duration),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0},
-                {"type": "string", "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h)$"},
-            ]
-        }
-    ),
-]
-Blocks = Annotated[
-    str | None,
-    BeforeValidator(_blocks),
-    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+\s*:\s*\d+\s*$", "examples": ["0:8"]}),
-]
-EndpointText = Annotated[
-    str | None,
-    BeforeValidator(_endpoint),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "pattern": r"^\d+\.\d+\.\d+\.\d+:\d+$", "examples": ["203.0.113.5:31340"]},
-                {"type": "null"},
-            ]
-        }
-    ),
-]
-Switch = Annotated[
-    bool,
-    BeforeValidator(_switch),
-    WithJsonSchema({"anyOf": [{"type": "string", "enum": ["on", "off"]}, {"type": "boolean"}]}),
-]
-Count = Annotated[int, Field(ge=1)]
-Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class Section(BaseModel):
@@ -151,17 +69,26 @@ class SettingsSection(Section):
         description="Replay recorded kernels for steps of one token on a GPU, with a recording for each batch size.",
         json_schema_extra={"default": "on" if _SERVER.cuda_graphs else "off"},
     )
+    restarts: Annotated[int, Field(ge=0)] = Field(
+        default=_SERVER.restarts,
+        description="How often a server that ended by itself is started again within ten minutes; 0: never.",
+    )
 
 
 class NodeSection(SettingsSection):
     """One block server."""
 
     host: str | None = Field(default=None, description="Name of a host; may be left out when there is one host.")
-    gpu: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Card to pin; may be left out when the host lists one or none."
+    gpu: Card | None = Field(default=None, description="Card to pin; may be left out when the host lists one or none.")
+    gpus: Cards | None = Field(
+        default=None,
+        description="In place of gpu: all, or several cards; each gets a node NAME-CARD with its part of the blocks.",
     )
     blocks: Blocks = Field(default=None, description='Blocks to serve, START:END without END, e.g. "0:8".')
-    port: Port | None = Field(default=None, description="TCP port; null: a free one, chosen at the first start.")
+    port: Port | None = Field(
+        default=None,
+        description="TCP port, with gpus that of the first card; null: a free one, chosen at the first start.",
+    )
     announce: EndpointText = Field(
         default=None,
         description="IP:PORT at which others reach it, if something forwards to it; null: the host's address and port.",
@@ -173,6 +100,10 @@ class BootstrapSection(Section):
 
     host: str | None = Field(default=None, description="Name of a host; may be left out when there is one host.")
     port: Port | None = Field(default=None, description="TCP port; null: a free one, chosen at the first start.")
+    announce: EndpointText = Field(
+        default=None,
+        description="IP:PORT at which others reach it, if something forwards to it; null: the host's address and port.",
+    )
 
 
 class HostSection(Section):
@@ -180,13 +111,17 @@ class HostSection(Section):
 
     connect: Literal["local"] | None = Field(default=None, description="local: this machine, nothing to log in to.")
     ssh: str | None = Field(default=None, description="Log in as user@host, or by a name from ~/.ssh/config.")
-    address: str | None = Field(
-        default=None, description="Where the other hosts reach it; null: the host part of ssh, or 127.0.0.1."
+    address: Address = Field(
+        default=None,
+        description="IPv4 address or DNS name at which the others reach it; null: the host part of ssh, or 127.0.0.1.",
     )
     rack: str | None = Field(default=None, description="Rack, for redundancy by rack.")
     zone: str | None = Field(default=None, description="Zone, for redundancy by zone.")
-    gpus: list[Annotated[int, Field(ge=0)]] = Field(default=[], description="Indices of the cards that may be used.")
-    python: str | None = Field(default=None, description="Python that has swarmctl and petals; null: as here.")
+    gpus: Cards = Field(default=[], description="Indices of the cards that may be used; all: those that it has.")
+    python: str | None = Field(
+        default=None,
+        description=f"Python that has swarmctl and petals; null: {DEFAULT_PYTHON} behind ssh, as here on this machine.",
+    )
 
 
 class ModelSection(Section):

@@ -1,7 +1,7 @@
 """`python -m swarmctl.node --launch LAUNCH.json [--lock-fd N] [--grace S] [--child ARG …]`: run one node.
 
-Exits 0 after a stop that was asked for, 1 when the node ended by itself or could not start, 9 when another runner
-has the node.
+Exits 0 after a stop that was asked for, 1 when the node ended by itself (and was not to be started again) or could not
+start, 9 when another runner has the node.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from swarmctl import locks
 from swarmctl.errors import ExitCode
 from swarmctl.node.log import RotatingLog
-from swarmctl.node.runner import GRACE_S, Runner
+from swarmctl.node.runner import Patience, Runner
 from swarmctl.store import NodeFiles, read_launch
 
 _HIGHEST_FD = 4096
@@ -25,7 +26,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m swarmctl.node")
     parser.add_argument("--launch", type=Path, required=True)
     parser.add_argument("--lock-fd", type=int)
-    parser.add_argument("--grace", type=float, default=GRACE_S)
+    for name in ("grace", "backoff", "hung", "sick"):
+        parser.add_argument(f"--{name}", dest=f"{name}_s", type=float, metavar="S")
     parser.add_argument("--child", nargs=argparse.REMAINDER, default=None)
     options = parser.parse_args()
     # Whatever else the starter had open: a pipe held here would keep its reader waiting for as long as the node runs.
@@ -42,7 +44,12 @@ def main() -> int:
     os.chdir(folder)
     files = NodeFiles(folder=folder, sockets=Path(launch.sockets))
     with RotatingLog(files.log, descriptors=(1, 2)) as log:
-        return Runner(launch=launch, files=files, child=options.child, log=log, grace_s=options.grace).run()
+        return Runner(launch=launch, files=files, child=options.child, log=log, patience=_patience(options)).run()
+
+
+def _patience(options: argparse.Namespace) -> Patience:
+    given = {field.name: getattr(options, field.name) for field in fields(Patience)}
+    return Patience(**{name: value for name, value in given.items() if value is not None})
 
 
 def _lock(path: Path, inherited: int | None) -> int | None:

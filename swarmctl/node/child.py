@@ -1,11 +1,14 @@
-"""How a node's child program is called: its command line and its environment."""
+"""How a node's child program is started: its command line, its environment, its process."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from swarmctl import tether
 from swarmctl.processes import MARK
 from swarmctl.store import Launch, NodeFiles
 
@@ -35,3 +38,32 @@ def environment(launch: Launch, files: NodeFiles, inherited: Mapping[str, str]) 
     if Path(launch.model_source).is_dir():
         values.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
     return values
+
+
+def spawn(
+    argv: Sequence[str], environment: Mapping[str, str], *, restored: Collection[signal.Signals]
+) -> tuple[int, int]:
+    """Start `argv`, tethered to the calling thread, in a session of its own, with no signal blocked.
+
+    Signals in `restored` get their default action. Returns the pid, and the reading end of a pipe that the process
+    writes all its output to.
+    """
+    reading, writing = os.pipe()
+    wrapped = tether.wrap(argv)
+    try:
+        pid = os.posix_spawn(
+            wrapped[0],
+            wrapped,
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, writing, 1),
+                (os.POSIX_SPAWN_DUP2, writing, 2),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=restored,
+        )
+    finally:
+        os.close(writing)
+    return pid, reading

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from swarmctl.errors import ConfigError, SwarmctlError
+from swarmctl.operations.opening import open_site as open_here
 from swarmctl.operations.site import Site
-from swarmctl.operations.site import open_site as open_here
 from swarmctl.operations.status import read_snapshot
 from swarmctl.snapshot import Snapshot
 from swarmctl.spec import SwarmSpec

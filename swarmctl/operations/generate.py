@@ -97,6 +97,8 @@ def connection_to(site: Site, snapshot: Snapshot) -> Connection:
         UsageError: when no bootstrap peer runs.
     """
     addresses = tuple(at for peer in snapshot.bootstraps if peer.process.running for at in peer.addresses)
+    # A host that does not let operators in may still let clients in.
+    addresses = addresses or tuple(at for peer in snapshot.bootstraps for at in peer.addresses)
     if not addresses:
         raise UsageError(
             f"no bootstrap peer of swarm {site.spec.name} runs, so there is no way into it", hints=["swarmctl up"]

@@ -31,6 +31,9 @@ def kill(site: Site, node: NodeName, *, sink: EventSink, wait: bool = True) -> N
     if not any(site.transport(host).signal(node, Order.KILL) for host in hosts):
         raise Refused(f"node {node} does not run, so there is nothing to kill", hints=["swarmctl status"])
     timeline.emit(NodeLost, node=node, reason=KILLED)
+    if wait:
+        # A drill in the middle of a generation has no time for it.
+        site.note("killed", node=node, host=hosts[0], doing="kill", before="running", after=KILLED)
     if not wait:
         return
 

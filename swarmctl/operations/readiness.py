@@ -1,22 +1,24 @@
-"""Waiting for nodes to become ready: each step is told as an event, a death ends the wait at once."""
+"""Waiting for nodes to become ready: each step is told as an event, and a node that ends is waited for no longer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
 
-from swarmctl.blocks import NodeName
-from swarmctl.errors import DeadlineExceeded, NodeFailed
+from swarmctl.blocks import HostName, NodeName
+from swarmctl.errors import DeadlineExceeded, HostUnreachable, NodeFailed, PartialFailure, SwarmctlError
 from swarmctl.events import Event, EventSink, NodeLost, NodePhase, NodeReady, NodeStarted
-from swarmctl.operations.site import Hosted, Site
-from swarmctl.operations.status import DYING, snapshot_of
+from swarmctl.operations.site import Hosted, Site, Survey
+from swarmctl.operations.status import snapshot_of, why_down
 from swarmctl.poll import Pending, wait_until
 from swarmctl.snapshot import NodeFacts, NodeState, ProcessFact, Snapshot
 
 LOG_TAIL = 15
+_LINES_OF_MANY = 5
 _POLL_S = 0.2
 _PATIENCE_S = 120.0
+# Long enough for a line that was lost to be opened again, and for the host to be asked once more.
+_AWAY_S = 20.0
 
 
 @dataclass
@@ -46,12 +48,17 @@ class _Waiting:
 
 @dataclass
 class Watch:
-    """Waits for nodes. One watch serves a whole `up`, so that nothing is told twice."""
+    """Waits for nodes. One watch serves a whole `up`, so that nothing is told twice.
+
+    `failures`: the nodes that will not become ready, in the order in which that was found; `conclude` raises for them.
+    """
 
     timeline: Timeline
     deadline_s: float
+    failures: dict[NodeName, SwarmctlError] = field(default_factory=dict)
     _told: dict[NodeName, _Waiting] = field(default_factory=dict)
     _ready: set[NodeName] = field(default_factory=set)
+    _away: dict[HostName, float] = field(default_factory=dict)
 
     @property
     def left_s(self) -> float:
@@ -59,10 +66,9 @@ class Watch:
         return max(0.0, self.deadline_s - self.timeline.since_s())
 
     def until_ready(self, names: Iterable[NodeName], *, what: str) -> Snapshot:
-        """Wait until all these nodes are ready, and return the picture in which they are.
+        """Wait until each of these nodes is ready or has failed, and return the picture in which they are.
 
         Raises:
-            NodeFailed: as soon as one of them has ended; with its last log lines.
             DeadlineExceeded: when the operation's deadline passes; names each node that is not ready, and its state.
         """
         site = self.timeline.site
@@ -70,14 +76,15 @@ class Watch:
 
         def observe() -> Snapshot | Pending:
             hosted = site.survey()
-            snapshot = snapshot_of(site.spec, hosted, site.clock.now())
-            waiting = tuple(line for name in wanted if (line := self._look(name, hosted.get(name), snapshot)))
+            snapshot = snapshot_of(site.spec, hosted, hosted.at, unreachable=hosted.unreachable)
+            open_ = [name for name in wanted if name not in self.failures]
+            waiting = tuple(line for name in open_ if (line := self._look(name, hosted, snapshot)))
             return Pending(reasons=waiting + snapshot.warnings) if waiting else snapshot
 
         try:
             return wait_until(observe, what=what, within_s=self.left_s, clock=site.clock, every_s=_POLL_S)
         except DeadlineExceeded as error:
-            behind = [name for name in wanted if name not in self._ready]
+            behind = [name for name in wanted if name not in self._ready and name not in self.failures]
             raise DeadlineExceeded(
                 f"gave up after {self.deadline_s:g} s waiting for {', '.join(behind)}",
                 reasons=error.reasons,
@@ -85,14 +92,40 @@ class Watch:
                 context={"nodes": behind, "deadline_s": self.deadline_s},
             ) from None
 
-    def _look(self, name: NodeName, hosted: Hosted | None, snapshot: Snapshot) -> str | None:
-        """What the node still lacks, or None if it is ready."""
+    def conclude(self) -> None:
+        """Raise for what has failed; what has not goes on.
+
+        Raises:
+            SwarmctlError: the failure of the only node that has one.
+            PartialFailure: one line a node, and its last log lines, for several.
+        """
+        if not self.failures:
+            return
+        if len(self.failures) == 1:
+            (failure,) = self.failures.values()
+            raise failure
+        reasons = [line for failure in self.failures.values() for line in (failure.message, *_last(failure.reasons))]
+        names = list(self.failures)
+        raise PartialFailure(
+            f"{len(names)} nodes did not become ready: {', '.join(names)}",
+            reasons=reasons,
+            hints=["swarmctl up", f"swarmctl logs {names[0]}"],
+            context={"nodes": names},
+        )
+
+    def _look(self, name: NodeName, survey: Survey, snapshot: Snapshot) -> str | None:
+        """What the node still lacks, or None if it is ready, or has failed."""
+        away = self._is_away(name, survey)
+        if away is not None:
+            return away if name not in self.failures else None
+        hosted = survey.get(name)
         if hosted is None:
             return f"{name}: nothing is known of it"
-        if hosted.node.dying:
-            return f"{name}: {DYING}"
+        if hosted.node.dying or hosted.node.backing_off:
+            return f"{name}: {why_down(hosted.node, self.timeline.site.clock.now())}"
         if not hosted.node.running:
             self._lost(name, hosted, hosted.node.ended or "its runner ended before it could write a record")
+            return None
         self._tell(name, hosted)
         server = next((node for node in snapshot.nodes if node.name == name), None)
         lacking = _server_lacks(server) if server is not None else _bootstrap_lacks(hosted)
@@ -103,6 +136,23 @@ class Watch:
             probe_ms = server.probe.latency_ms if server and server.probe else None
             self.timeline.emit(NodeReady, node=name, took_s=self.timeline.since_s(), probe_ms=probe_ms)
         return None
+
+    def _is_away(self, name: NodeName, survey: Survey) -> str | None:
+        host = self.timeline.site.host_of(name)
+        error = survey.errors.get(host) if host is not None else None
+        if host is None or error is None:
+            if host is not None:
+                self._away.pop(host, None)
+            return None
+        since_s = self._away.setdefault(host, self.timeline.since_s())
+        if self.timeline.since_s() - since_s > _AWAY_S:
+            self.fail(name, error)
+        return f"{name}: {error.message}"
+
+    def fail(self, name: NodeName, error: SwarmctlError) -> None:
+        """Give a node up for a reason that lies outside it."""
+        self.failures[name] = error
+        self.timeline.emit(NodeLost, node=name, reason=error.message, log_tail=())
 
     def _tell(self, name: NodeName, hosted: Hosted) -> None:
         told = self._told.setdefault(name, _Waiting())
@@ -117,15 +167,23 @@ class Watch:
             told.phase = phase
             self.timeline.emit(NodePhase, node=name, phase=phase[0], done=phase[1], total=phase[2])
 
-    def _lost(self, name: NodeName, hosted: Hosted, ended: str) -> NoReturn:
-        tail = self.timeline.site.transport(hosted.host).read_log(name, tail=LOG_TAIL).lines
+    def _lost(self, name: NodeName, hosted: Hosted, ended: str) -> None:
+        try:
+            tail = self.timeline.site.transport(hosted.host).read_log(name, tail=LOG_TAIL).lines
+        except HostUnreachable as error:
+            tail = (f"its log cannot be read: {error.message}",)
+        self.timeline.site.note("lost", node=name, host=hosted.host, after=ended)
         self.timeline.emit(NodeLost, node=name, reason=ended, log_tail=tail)
-        raise NodeFailed(
+        self.failures[name] = NodeFailed(
             f"node {name} on {hosted.host} ended before it was ready: {ended}",
             reasons=tail,
-            hints=[f"swarmctl logs {name}", *_advice(ended)],
+            hints=[f"swarmctl logs {name}", *_advice(ended), "the others go on; then continue with: swarmctl up"],
             context={"node": name, "host": hosted.host, "ended": ended},
         )
+
+
+def _last(lines: Sequence[str]) -> list[str]:
+    return [f"  {line}" for line in lines[-_LINES_OF_MANY:]]
 
 
 def _after_giving_up(name: NodeName, waited_s: float) -> list[str]:

@@ -31,6 +31,8 @@ def restart(site: Site, nodes: Sequence[NodeName], *, sink: EventSink, deadline_
         peers = ensure_identities(site)
         for node in nodes:
             stop(site, [node], timeline=watch.timeline, within_s=watch.left_s)
-            start(site, [node], peers)
+            for name, failure in start(site, [node], peers).items():
+                watch.fail(name, failure)
             watch.until_ready([node], what=f"{node} to come back")
+            watch.conclude()
         return read_snapshot(site)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
 
 from swarmctl.blocks import BlockRange, HostName, NodeName, PeerId
 from swarmctl.operations.site import Hosted, Site
@@ -67,16 +68,27 @@ class NodeRow:
 
 def read_snapshot(site: Site) -> Snapshot:
     """The swarm as its hosts' files, their processes, and the freshest bootstrap peer's observation show it."""
-    return snapshot_of(site.spec, site.survey(), site.clock.now())
+    survey = site.survey()
+    return snapshot_of(site.spec, survey, survey.at, unreachable=survey.unreachable)
 
 
-def snapshot_of(spec: SwarmSpec, hosted: Mapping[NodeName, Hosted], now: datetime) -> Snapshot:
-    """The picture that these facts make at the moment `now` (UTC). Pure."""
+def snapshot_of(
+    spec: SwarmSpec,
+    hosted: Mapping[NodeName, Hosted],
+    now: datetime,
+    *,
+    unreachable: Mapping[HostName, str] = MappingProxyType({}),
+) -> Snapshot:
+    """The picture that these facts make at the moment `now` (UTC). Pure.
+
+    `unreachable`: hosts that say nothing, and why; of their nodes is known what the DHT and the others say.
+    """
     epoch = now.timestamp()
     source, observation = freshest(spec, hosted)
     servers = _newest(observation, epoch)
-    declared = {*spec.nodes, *(peer.name for peer in spec.bootstraps)}
-    roster = {peer_of(hosted[name].node) for name in declared if name in hosted}
+    peers = peers_known(spec, hosted)
+    view = _View(spec=spec, hosted=hosted, unreachable=unreachable, peers=peers, now=now)
+    roster = set(peers.values())
     age_s = epoch - observation.written_at if observation else 0.0
     observed = observation is not None and age_s <= STALE_OBSERVATION_S
     return Snapshot(
@@ -86,20 +98,20 @@ def snapshot_of(spec: SwarmSpec, hosted: Mapping[NodeName, Hosted], now: datetim
         age_s=age_s,
         source=source,
         nodes=tuple(
-            replace(_node(spec, name, hosted.get(name), servers, now), observed=observed) for name in spec.nodes
+            replace(facts, observed=observed) for name in spec.nodes for facts in (_node(view, name, servers),)
         ),
         bootstraps=tuple(
             BootstrapFacts(
                 name=peer.name,
                 host=peer.host,
-                peer=peer_of(hosted[peer.name].node) if peer.name in hosted else None,
-                process=_process(hosted.get(peer.name), now),
-                addresses=_addresses(hosted.get(peer.name)),
+                peer=peers.get(peer.name),
+                process=_process(view, peer.name, peer.host),
+                addresses=_addresses(view, peer.name),
             )
             for peer in spec.bootstraps
         ),
         strangers=tuple(_announcement(server, epoch) for peer, server in servers.items() if peer not in roster),
-        warnings=_warnings(spec, hosted, observation, age_s),
+        warnings=_warnings(view, observation, age_s),
     )
 
 
@@ -138,12 +150,34 @@ def _newest(observation: Observation | None, epoch: float) -> dict[PeerId, Obser
     return newest
 
 
-def _node(
-    spec: SwarmSpec, name: NodeName, hosted: Hosted | None, servers: Mapping[PeerId, ObservedServer], now: datetime
-) -> NodeFacts:
-    declared = spec.nodes[name]
-    peer = peer_of(hosted.node) if hosted else None
-    process = _process(hosted, now)
+def peers_known(spec: SwarmSpec, hosted: Mapping[NodeName, Hosted]) -> dict[NodeName, PeerId]:
+    """The peer ids of declared nodes: from their own hosts, or else from what others were told when they started."""
+    known: dict[NodeName, PeerId] = {}
+    for found in hosted.values():
+        launch = found.node.launch
+        if launch is not None:
+            pairs = zip(launch.roster_names, launch.roster, strict=False)
+            known.update((NodeName(name), PeerId(peer)) for name, peer in pairs)
+    known.update((name, peer) for name, found in hosted.items() if (peer := peer_of(found.node)) is not None)
+    declared = {*spec.nodes, *(peer.name for peer in spec.bootstraps)}
+    return {name: peer for name, peer in known.items() if name in declared}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _View:
+    """What a snapshot is made of."""
+
+    spec: SwarmSpec
+    hosted: Mapping[NodeName, Hosted]
+    unreachable: Mapping[HostName, str]
+    peers: Mapping[NodeName, PeerId]
+    now: datetime
+
+
+def _node(view: _View, name: NodeName, servers: Mapping[PeerId, ObservedServer]) -> NodeFacts:
+    declared, hosted, now = view.spec.nodes[name], view.hosted.get(name), view.now
+    peer = view.peers.get(name)
+    process = _process(view, name, declared.host)
     server = servers.get(peer) if peer is not None else None
     if server is not None and process.running and process.phase in _SILENT_PHASES:
         server = None
@@ -158,9 +192,10 @@ def _node(
     )
 
 
-def _process(hosted: Hosted | None, now: datetime) -> ProcessFact:
+def _process(view: _View, name: NodeName, home: HostName) -> ProcessFact:
+    hosted, now = view.hosted.get(name), view.now
     if hosted is None:
-        return ProcessFact(running=False)
+        return ProcessFact(running=False, unknown=view.unreachable.get(home))
     node, record = hosted.node, hosted.node.record
     if record is None:
         return ProcessFact(running=node.running)
@@ -172,15 +207,40 @@ def _process(hosted: Hosted | None, now: datetime) -> ProcessFact:
         port=record.port,
         uptime_s=uptime_s if running else None,
         phase=node.progress.phase if running and node.progress else None,
-        ended=DYING if node.dying else node.ended,
+        ended=why_down(node, now),
         asked_to_stop=record.asked_to_stop,
+        restarts=record.restarts,
+        crashes=record.crashes,
+        last_ended=record.last_ended,
+        next_start_in_s=_next_start_in_s(node, now),
     )
 
 
-def _addresses(hosted: Hosted | None) -> tuple[str, ...]:
-    if hosted is None or hosted.node.record is None or not hosted.node.running:
-        return ()
-    return hosted.node.record.addresses
+def why_down(node: HostedNode, now: datetime) -> str | None:
+    """Why a node does not run, and what its runner is about to do; None if it runs, or never did."""
+    if node.dying:
+        return DYING
+    record, in_s = node.record, _next_start_in_s(node, now)
+    if record is None or in_s is None:
+        return node.ended
+    limit = f" of {node.launch.max_restarts}" if node.launch is not None else ""
+    return f"{record.last_ended}; starts again in {in_s:.0f} s, restart {record.crashes}{limit}"
+
+
+def _next_start_in_s(node: HostedNode, now: datetime) -> float | None:
+    if node.record is None or node.record.next_start_at is None or not node.backing_off:
+        return None
+    return max(0.0, (datetime.fromisoformat(node.record.next_start_at) - now).total_seconds())
+
+
+def _addresses(view: _View, name: NodeName) -> tuple[str, ...]:
+    hosted, peer = view.hosted.get(name), view.peers.get(name)
+    if hosted is not None:
+        return hosted.node.record.addresses if hosted.node.record is not None and hosted.node.running else ()
+    # Its host does not answer; where it was is known to those that have joined through it.
+    launches = [found.node.launch for found in view.hosted.values() if found.node.launch is not None]
+    told = (address for launch in launches for address in launch.initial_peers)
+    return tuple(dict.fromkeys(address for address in told if address.endswith(f"/p2p/{peer}")))
 
 
 def _announcement(server: ObservedServer, epoch: float) -> Announcement:
@@ -219,10 +279,9 @@ def _probe(server: ObservedServer, process: ProcessFact, epoch: float) -> Probe 
     )
 
 
-def _warnings(
-    spec: SwarmSpec, hosted: Mapping[NodeName, Hosted], observation: Observation | None, age_s: float
-) -> tuple[str, ...]:
-    found: list[str] = []
+def _warnings(view: _View, observation: Observation | None, age_s: float) -> tuple[str, ...]:
+    spec, hosted = view.spec, view.hosted
+    found = [f"host {host} does not answer: {why}" for host, why in view.unreachable.items()]
     observers = [peer.name for peer in spec.bootstraps if peer.name in hosted and hosted[peer.name].node.running]
     if observation is None and not observers:
         found.append("no bootstrap peer runs: only processes are shown, nothing of the DHT")

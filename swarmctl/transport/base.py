@@ -1,4 +1,4 @@
-"""What swarmctl needs of a host, whichever way it is reached: six methods, each one round trip.
+"""What swarmctl needs of a host, whichever way it is reached; each method is one round trip.
 
 Commands are argument lists, never shell text. Whatever must hold across several files and processes of a node (its
 lock, a pid with its start time) is done by one method on the host itself, so that distance opens no race.
@@ -13,7 +13,9 @@ from typing import Protocol
 
 from swarmctl.blocks import NodeName, PeerId
 from swarmctl.processes import ProcessSeen
-from swarmctl.store import Launch, Layout, Observation, Progress, Record
+from swarmctl.store import Health, Launch, Layout, Observation, Progress, Record
+from swarmctl.transport.journal import Entry, EntryChunk
+from swarmctl.transport.oplock import LockNote
 
 KILLED = "killed by swarmctl (SIGKILL)"
 """How the record of a node reads that was killed on purpose."""
@@ -26,6 +28,25 @@ class Completed:
     code: int
     stdout: str
     stderr: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentFacts:
+    """What a host says of itself, and of the swarmctl that is installed there.
+
+    `build` is `swarmctl.build.digest`; `python` runs swarmctl's programs there; `now`: UTC epoch seconds by the host's
+    own clock, when it was asked; `state` and `run` are the folders of all swarms.
+    """
+
+    version: str
+    build: str
+    python: str
+    python_version: str
+    hostname: str
+    user: str
+    now: float
+    state: str
+    run: str
 
 
 class Order(Enum):
@@ -54,6 +75,7 @@ class HostedNode:
     record: Record | None = None
     progress: Progress | None = None
     observation: Observation | None = None
+    health: Health | None = None
     peer: PeerId | None = None
     held: bool = False
     runner_alive: bool = False
@@ -72,7 +94,14 @@ class HostedNode:
     @property
     def dying(self) -> bool:
         """True from the child's death until its runner has written down why it died."""
-        return self.runner_alive and self.child_gone and self.record is not None and self.record.ended is None
+        waits = self.record is None or self.record.ended is not None or self.backing_off
+        return self.runner_alive and self.child_gone and not waits
+
+    @property
+    def backing_off(self) -> bool:
+        """True while the runner waits for the moment to start the child again; it does not run then."""
+        record = self.record
+        return self.runner_alive and record is not None and record.ended is None and record.next_start_at is not None
 
     @property
     def orphaned(self) -> bool:
@@ -86,26 +115,52 @@ class HostedNode:
 
     @property
     def ended(self) -> str | None:
-        """Why it ended; None while it runs, if it never did, and while its runner finds out."""
-        if self.record is None or self.running or self.dying:
+        """Why it ended; None while it runs, if it never did, while its runner finds out, or is to start it again."""
+        if self.record is None or self.running or self.dying or self.backing_off:
             return None
         return self.record.ended or "its runner is gone: killed, or the host was restarted"
 
 
 @dataclass(frozen=True, kw_only=True)
+class LogLine:
+    """A line of a node's log, without its end and its time.
+
+    `at`: epoch seconds by the host's clock, of the line itself or else of the last one before it that has a time.
+    """
+
+    at: float | None
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class LogPosition:
-    """Where reading stopped: which file (a rotated log is another one), and the byte after the last whole line."""
+    """Where reading stopped: which file (a rotated log is another one), and the byte after the last whole line.
+
+    `at`: the time of the line that ends there.
+    """
 
     file: int
     offset: int
+    at: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogChunk:
-    """Whole lines of a node's log, without line ends, and where to go on."""
+    """Whole lines of a node's log, and where to go on.
 
-    lines: tuple[str, ...]
+    `more`: there is more to read at once. `unfinished`: what stands after the last whole line; it comes again as a
+    whole line when it has ended.
+    """
+
+    entries: tuple[LogLine, ...]
     position: LogPosition | None
+    more: bool = False
+    unfinished: LogLine | None = None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The texts of the whole lines."""
+        return tuple(entry.text for entry in self.entries)
 
 
 class Transport(Protocol):
@@ -114,8 +169,15 @@ class Transport(Protocol):
     Methods block and may be called from several threads. All raise `HostUnreachable` if the host does not answer.
     """
 
-    layout: Layout
-    """Where the swarm's files are on that host."""
+    @property
+    def layout(self) -> Layout:
+        """Where the swarm's files are on that host."""
+
+    def facts(self) -> AgentFacts:
+        """What the host says of itself, asked now."""
+
+    def close(self) -> None:
+        """Let go of the host: of its lock, if it is held, and of the connection."""
 
     def run(self, argv: Sequence[str], *, timeout_s: float, stdin: str | None = None) -> Completed:
         """Run a command to its end.
@@ -143,5 +205,44 @@ class Transport(Protocol):
         Returns what is still there, one line each, and then nothing was removed.
         """
 
-    def read_log(self, node: NodeName, *, after: LogPosition | None = None, tail: int | None = None) -> LogChunk:
-        """Lines after a position, or the last `tail` lines (None: all) of the log and the one set aside before it."""
+    def read_log(
+        self,
+        node: NodeName,
+        *,
+        after: LogPosition | None = None,
+        tail: int | None = None,
+        since: float | None = None,
+    ) -> LogChunk:
+        """Lines after a position; without one, of the log and the one set aside before it.
+
+        `tail` and `since` (UTC epoch seconds) say where to begin where there is no position: at the first line that is
+        not older, and not more than `tail` lines from the end, the unfinished one among them. One call returns half a
+        megabyte at most; then `more` is set.
+        """
+
+    def take_lock(self, note: LockNote) -> LockNote | None:
+        """Take the swarm's operator lock on this host, until `release_lock`, `close`, or the end of this process.
+
+        Returns None, or the note of the one who has it.
+        """
+
+    def has_lock(self) -> bool:
+        """True if this transport has taken the lock, and nobody has broken it since."""
+
+    def release_lock(self) -> None:
+        """Let go of the lock; may be called without it."""
+
+    def read_lock(self) -> LockNote | None:
+        """Who has the swarm's operator lock on this host, or None if nobody has."""
+
+    def break_lock(self) -> LockNote | None:
+        """Take the lock away from whoever has it; returns who that was."""
+
+    def append_events(self, entries: Sequence[Entry]) -> None:
+        """Add to the swarm's log of events on this host."""
+
+    def read_events(self, offset: int = 0) -> EntryChunk:
+        """The swarm's events on this host, from a byte of the log on."""
+
+    def drop_swarm(self) -> None:
+        """Remove the swarm's folder, if no node has files in it: the lock that is held, and the log of events."""

@@ -17,7 +17,9 @@ from swarmctl.blocks import NodeName
 from swarmctl.errors import Locked, NodeFailed, Refused
 from swarmctl.processes import ProcessSeen
 from swarmctl.store import KillOrder, Launch, Layout, NodeFiles, Record, read_peer, write_peer
+from swarmctl.transport import journal
 from swarmctl.transport.base import KILLED, HostedNode, Order
+from swarmctl.transport.oplock import LOCK_NAME
 
 T = TypeVar("T")
 
@@ -54,6 +56,7 @@ def _look(files: NodeFiles, name: NodeName, table: dict[int, ProcessSeen]) -> Ho
         record=record,
         progress=_readable(store.read_progress, files),
         observation=_readable(store.read_observation, files),
+        health=_readable(store.read_health, files),
         peer=read_peer(files),
         held=held,
         runner_alive=runner is not None,
@@ -99,8 +102,7 @@ def start(layout: Layout, launch: Launch, runtime: Runtime) -> int:
         store.write_json(files.launch, launch)
         if files.identity.is_file() and read_peer(files) != launch.peer:
             write_peer(files, launch.peer)
-        # What the last run left would be read as news of this one.
-        for left in (files.record, files.progress, files.observed, files.kill_order):
+        for left in files.of_one_run:
             left.unlink(missing_ok=True)
         return _spawn(files, runtime, held)
     finally:
@@ -213,12 +215,22 @@ def clear(layout: Layout, node: NodeName, *, purge: bool) -> tuple[str, ...]:
         else:
             # With the halves that a writer killed in the middle of `write_json` has left.
             halves = files.folder.glob(".*.json.*")
-            for left_over in (files.record, files.progress, files.observed, files.kill_order, *halves):
+            for left_over in (*files.of_one_run, *halves):
                 left_over.unlink(missing_ok=True)
         _drop_if_empty(layout.run)
         return ()
     finally:
         os.close(held)
+
+
+def drop_swarm(layout: Layout) -> None:
+    """See `Transport.drop_swarm`."""
+    root = layout.root
+    if not root.is_dir() or any(entry.name not in (LOCK_NAME, journal.NAME) for entry in root.iterdir()):
+        return
+    for left in (root / LOCK_NAME, root / journal.NAME):
+        left.unlink(missing_ok=True)
+    _drop_if_empty(root)
 
 
 def _leftovers(files: NodeFiles) -> tuple[str, ...]:

@@ -18,8 +18,10 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from swarmctl import scratch, tether
+from swarmctl.addresses import multiaddr
 from swarmctl.blocks import PeerId
 from swarmctl.snapshot import PeerState
 from swarmctl.store import Launch, Observation, ObservedServer, Progress, launch_from, write_json
@@ -160,28 +162,32 @@ async def _repeat(act: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(_ROUND_S)
 
 
+def peer_arguments(launch: Launch) -> dict[str, Any]:
+    """The keyword arguments of `DHTNode.create`, which hands those that it does not know to `P2P.create`."""
+    return {
+        "initial_peers": list(launch.initial_peers) or None,
+        # A bootstrap is started before its peers are, and must come up while they are gone.
+        "ensure_bootstrap_success": False,
+        "num_workers": launch.num_blocks,
+        "host_maddrs": [multiaddr(launch.listen_ip, launch.port)],
+        "announce_maddrs": [launch.announced],
+        "identity_path": launch.identity,
+        "check_if_identity_free": False,
+        "use_relay": False,
+        "startup_timeout": 60,
+    }
+
+
 async def serve(launch: Launch) -> None:
     """Run the DHT peer and the observer until SIGTERM or SIGINT."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stopped.set)
-    announced = f"/ip4/{launch.announce_ip}/tcp/{launch.port}"
-    # A bootstrap is started before its peers are, and must come up while they are gone.
-    node = await DHTNode.create(
-        initial_peers=list(launch.initial_peers) or None,
-        ensure_bootstrap_success=False,
-        num_workers=launch.num_blocks,
-        host_maddrs=[f"/ip4/{launch.listen_ip}/tcp/{launch.port}"],
-        announce_maddrs=[announced],
-        identity_path=launch.identity,
-        check_if_identity_free=False,
-        use_relay=False,
-        startup_timeout=60,
-    )
+    node = await DHTNode.create(**peer_arguments(launch))
     try:
         write_json(Path(launch.progress), Progress(phase="online"))
-        logger.info("bootstrap peer %s listens on %s", node.peer_id.to_base58(), announced)
+        logger.info("bootstrap peer %s is reached at %s", node.peer_id.to_base58(), launch.announced)
         observer = Observer(launch, node)
         # Side by side: reading a DHT whose peers die takes seconds, in which the others are still looked at.
         rounds = [asyncio.create_task(_repeat(act)) for act in (observer.read, observer.watch)]

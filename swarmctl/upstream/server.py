@@ -2,8 +2,8 @@
 
 Differences to `petals.cli.run_server`: never the public swarm, no version check, no speed test, no search for relays;
 SIGTERM and SIGINT announce OFFLINE before leaving; compute throughput is measured here and announced; steps of any
-batch size are computed; how far loading is, is written to `progress.json`; the process that computes answers a
-heartbeat.
+batch size are computed; how far loading is, is written to `progress.json`, and whether all is well to `health.json`;
+the process that computes answers a heartbeat.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from types import FrameType
 from typing import Any
 
 from swarmctl import __version__, scratch, tether
+from swarmctl.addresses import multiaddr
 from swarmctl.spec import ServerSettings
-from swarmctl.store import Launch, Progress, launch_from, write_json
+from swarmctl.store import Launch, Progress, health_beside, launch_from, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def server_arguments(launch: Launch, settings: ServerSettings) -> dict[str, Any]
         "skip_reachability_check": True,
         "identity_path": launch.identity,
         "check_if_identity_free": False,  # the runner's lock on the node already says so
-        "host_maddrs": [f"/ip4/{launch.listen_ip}/tcp/{launch.port}"],
+        "host_maddrs": [multiaddr(launch.listen_ip, launch.port)],
         "announce_maddrs": [launch.announced],
         "startup_timeout": 60,
     }
@@ -130,7 +131,9 @@ def serve(launch: Launch) -> None:
     import torch
     from petals.server.server import Server
 
-    from swarmctl.upstream import graphs, heartbeat, patches
+    from swarmctl.upstream import graphs, health, heartbeat, patches
+    from swarmctl.upstream.dht import block_uids
+    from swarmctl.upstream.membership import Membership
     from swarmctl.upstream.patching import applied
 
     settings = ServerSettings(**(launch.settings or {}))
@@ -160,12 +163,17 @@ def serve(launch: Launch) -> None:
             if settings.throughput is None:
                 announce_measured_throughput(server, settings)
             write_json(progress, Progress(phase="loading", done=0, total=total))
-            watch = threading.Thread(target=_say_when_online, args=(server, progress, total), daemon=True)
-            watch.start()
+            threading.Thread(target=_say_when_online, args=(server, progress, total), daemon=True).start()
+            own_uid = block_uids(launch.dht_prefix, launch.num_blocks)[launch.block_range.start]
+            place = Membership(server.dht, launch.initial_peers, uid=own_uid, every_s=settings.update_period_s)
+            watch = health.Watch(server, meter, place, health_beside(progress))
             # petals makes a new container when a process of the old one has crashed.
-            with heartbeat.answering(
-                server.dht,
-                lambda: heartbeat.beat_of(server.module_container, meter, version=__version__, graphs=mode),
+            with (
+                heartbeat.answering(
+                    server.dht,
+                    lambda: heartbeat.beat_of(server.module_container, meter, version=__version__, graphs=mode),
+                ),
+                watch.running(),
             ):
                 server.run()
         finally:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from support import sshd
 
-from swarmctl import ports
-from swarmctl.blocks import NodeName, PeerId
+from swarmctl import __version__, build, ports
+from swarmctl.blocks import HostName, NodeName, PeerId
 from swarmctl.clock import SystemClock
 from swarmctl.errors import DeadlineExceeded, Locked
 from swarmctl.poll import Pending, wait_until
@@ -21,7 +24,11 @@ from swarmctl.store import Launch, Layout
 from swarmctl.transport.base import KILLED, HostedNode, LogPosition, Order, Transport
 from swarmctl.transport.fake import FakeTransport
 from swarmctl.transport.hosted import Runtime
+from swarmctl.transport.journal import Entry, EntryChunk
 from swarmctl.transport.local import LocalTransport
+from swarmctl.transport.oplock import LockNote
+from swarmctl.transport.reach import Reach
+from swarmctl.transport.ssh import SshTransport
 
 T = TypeVar("T")
 A, B = NodeName("a"), NodeName("b")
@@ -87,22 +94,46 @@ def eventually(check: Callable[[], T]) -> T:
     return wait_until(observe, what="the node", within_s=20, clock=SystemClock(), every_s=0.02)
 
 
-@pytest.fixture(params=["fake", pytest.param("local", marks=pytest.mark.process)])
+@pytest.fixture(
+    params=[
+        "fake",
+        pytest.param("local", marks=pytest.mark.process),
+        pytest.param("ssh", marks=pytest.mark.process),
+    ]
+)
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     folder = Path(tempfile.mkdtemp(prefix="sw-"))
     layout = Layout(state=folder / "state", run=folder / "run", swarm="lab")
-    if request.param == "fake":
-        yield Case(transport=FakeTransport(layout, SystemClock()), folder=folder)
-    else:
-        runtime = Runtime(python=sys.executable, child=(sys.executable, "-c", CHILD))
-        case = Case(transport=LocalTransport(layout, runtime), folder=folder)
-        try:
-            yield case
-        finally:
-            for seen in case.transport.survey():
-                case.transport.signal(seen.name, Order.END)
-                case.settled(seen.name)
-    shutil.rmtree(folder, ignore_errors=True)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        if request.param == "fake":
+            yield Case(transport=FakeTransport(layout, SystemClock()), folder=folder)
+            return
+        child = (sys.executable, "-c", CHILD)
+        if request.param == "local":
+            transport: Transport = LocalTransport(layout, Runtime(python=sys.executable, child=child))
+        else:
+            transport = SshTransport(_reach(stack, folder, layout), "lab", child=child)
+        case = Case(transport=transport, folder=folder)
+        stack.callback(transport.close)
+        stack.callback(_end_all, case)
+        yield case
+
+
+def _reach(stack: ExitStack, folder: Path, layout: Layout) -> Reach:
+    if (why := sshd.why_not()) is not None:
+        pytest.skip(why)
+    there = folder / "sshd"
+    there.mkdir()
+    folders = {"SWARMCTL_STATE": str(layout.state), "SWARMCTL_RUN": str(layout.run)}
+    served = stack.enter_context(sshd.serving(there, folders))
+    return Reach(host=HostName("far"), destination=served.destination, python=sys.executable, command=served.command)
+
+
+def _end_all(case: Case) -> None:
+    for seen in case.transport.survey():
+        case.transport.signal(seen.name, Order.END)
+        case.settled(seen.name)
 
 
 def test_a_started_node_is_seen_from_the_first_moment_until_it_is_ready(case: Case) -> None:
@@ -235,7 +266,27 @@ def test_a_log_is_read_from_its_end_and_then_on(case: Case) -> None:
 
     later = case.transport.read_log(A, after=first.position)
     assert later.lines[-1].endswith("stopped")
-    assert case.transport.read_log(A).lines[-len(later.lines) :] == later.lines
+    assert not later.more
+    assert case.transport.read_log(A).entries[-len(later.entries) :] == later.entries
+
+
+def test_lines_of_a_log_have_a_time_from_which_it_is_read_on(case: Case) -> None:
+    begin = time.time() - 0.001
+    case.started()
+    case.transport.signal(A, Order.STOP)
+    case.settled()
+
+    entries = case.transport.read_log(A).entries
+
+    times = [entry.at for entry in entries if entry.at is not None]
+    assert len(times) == len(entries)
+    assert begin <= times[0] <= times[-1] <= time.time()
+    assert times == sorted(times)
+    assert case.transport.read_log(A, since=begin).entries == entries
+    last = tuple(entry for entry in entries if entry.at == times[-1])
+    assert case.transport.read_log(A, since=times[-1]).entries == last
+    assert case.transport.read_log(A, since=times[-1], tail=1).entries == last[-1:]
+    assert case.transport.read_log(A, since=time.time() + 60).entries == ()
 
 
 def test_a_node_without_a_log_has_no_lines(case: Case) -> None:
@@ -243,6 +294,71 @@ def test_a_node_without_a_log_has_no_lines(case: Case) -> None:
 
     assert case.transport.read_log(NodeName("z")).lines == ()
     assert case.transport.read_log(NodeName("z"), after=position).position == position
+
+
+def test_a_host_says_who_it_is_and_where_its_files_are(case: Case) -> None:
+    facts = case.transport.facts()
+
+    assert (facts.version, facts.build) == (__version__, build.digest())
+    assert (facts.state, facts.run) == (str(case.folder / "state"), str(case.folder / "run"))
+    assert case.transport.layout == Layout(state=case.folder / "state", run=case.folder / "run", swarm="lab")
+
+
+def test_the_lock_is_one_operators_until_it_lets_go(case: Case) -> None:
+    note = LockNote(who="ada@desk", doing="up", since="2026-01-02T03:04:05+00:00", why="a test")
+
+    assert case.transport.take_lock(note) is None
+    assert case.transport.has_lock()
+    other = case.transport.take_lock(replace(note, who="bob@desk"))
+
+    assert other is not None
+    assert (other.who, other.doing, other.since, other.why) == ("ada@desk", "up", note.since, "a test")
+    assert case.transport.has_lock()
+    case.transport.release_lock()
+    assert not case.transport.has_lock()
+    assert case.transport.read_lock() is None
+    assert case.transport.take_lock(note) is None
+
+
+def test_a_lock_that_is_broken_is_lost_to_its_holder_and_free_for_the_next(case: Case) -> None:
+    note = LockNote(who="ada@desk", doing="up", since="2026-01-02T03:04:05+00:00")
+    case.transport.take_lock(note)
+
+    broken = case.transport.break_lock()
+
+    assert broken is not None
+    assert broken.who == "ada@desk"
+    assert not case.transport.has_lock()
+    assert case.transport.read_lock() is None
+    assert case.transport.break_lock() is None
+
+
+def test_events_are_read_in_the_order_in_which_they_were_written_and_then_on(case: Case) -> None:
+    first = Entry(at=1.5, type="started", who="ada@desk", doing="up", node="a", host="far", after="port 1")
+    second = Entry(at=2.5, type="killed", who="bob@desk", doing="kill", why="a drill", node="a")
+    assert case.transport.read_events() == EntryChunk(entries=(), offset=0)
+
+    case.transport.append_events([first])
+    begin = case.transport.read_events()
+    case.transport.append_events([second])
+
+    assert begin.entries == (first,)
+    assert case.transport.read_events(begin.offset).entries == (second,)
+    assert case.transport.read_events().entries == (first, second)
+
+
+def test_a_swarm_is_dropped_with_its_events_but_not_with_its_nodes(case: Case) -> None:
+    case.started()
+    case.transport.signal(A, Order.STOP)
+    case.settled()
+    case.transport.append_events([Entry(at=1.0, type="stopped", who="ada@desk", doing="down")])
+    case.transport.drop_swarm()
+    assert [seen.name for seen in case.transport.survey()] == [A]
+
+    case.transport.clear(A, purge=True)
+    case.transport.drop_swarm()
+
+    assert case.transport.read_events().entries == ()
 
 
 def test_ports_are_chosen_by_a_command(case: Case) -> None:

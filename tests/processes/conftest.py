@@ -17,9 +17,10 @@ from swarmctl import processes
 from swarmctl.blocks import BlockRange, HostName, NodeName, PeerId
 from swarmctl.clock import SystemClock
 from swarmctl.events import Event
-from swarmctl.operations.site import Site, open_site
+from swarmctl.operations.opening import open_site
+from swarmctl.operations.site import Site
 from swarmctl.poll import Pending, wait_until
-from swarmctl.spec import BootstrapSpec, HostSpec, ModelSpec, NodeSpec, SwarmSpec
+from swarmctl.spec import BootstrapSpec, HostSpec, ModelSpec, NodeSpec, ServerSettings, SwarmSpec
 from swarmctl.store import NodeFiles, Record, read_record, write_peer
 
 HERE = HostName("here")
@@ -82,10 +83,12 @@ def eventually(check, *, within_s: float = 20.0, what: str = "the condition"):
     return wait_until(observe, what=what, within_s=within_s, clock=SystemClock(), every_s=0.02)
 
 
-def small_spec(**changes) -> SwarmSpec:
+def small_spec(*, restarts: int = 0, **changes) -> SwarmSpec:
+    """Two servers, which are never started again by themselves unless the test says so."""
+    settings = ServerSettings(restarts=restarts)
     nodes = {
-        A: NodeSpec(name=A, host=HERE, blocks=BlockRange(0, 2)),
-        B: NodeSpec(name=B, host=HERE, blocks=BlockRange(2, 4)),
+        A: NodeSpec(name=A, host=HERE, blocks=BlockRange(0, 2), settings=settings),
+        B: NodeSpec(name=B, host=HERE, blocks=BlockRange(2, 4), settings=settings),
     }
     spec = SwarmSpec(
         name="lab",

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from processes.conftest import PRETEND, small_spec
 
 from swarmctl.events import Event, encode
-from swarmctl.operations.site import open_site
+from swarmctl.operations.opening import open_site
 from swarmctl.operations.up import up
 
 

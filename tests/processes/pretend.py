@@ -2,7 +2,9 @@
 
 It stands in its node's folder and reads `launch.json` there. The words in `pretend.txt` beside it change what it does:
 stubborn (ignores SIGTERM), family (children and grandchildren), doomed (exits with code 3 while loading), mute (never
-online), escape (a child in a session of its own), last-words (a line without an end before it exits).
+online), escape (a child in a session of its own), last-words (a line without an end before it exits), brief (exits
+with code 3 once it is online). These may be written while it runs: hung (writes nothing any more), sick (says that it
+is not well), busy (says that it has computed one task for minutes).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import time
 from pathlib import Path
 
 from swarmctl import processes, store, tether
-from swarmctl.store import Launch, NodeFiles, Observation, ObservedServer, Progress
+from swarmctl.store import Health, Launch, NodeFiles, Observation, ObservedServer, Progress
 
 FOLDER = Path.cwd()
 FOREVER = "import signal, sys\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()"
@@ -26,7 +28,7 @@ def main() -> None:
     tether.install()
     launch = store.read_launch(NodeFiles(folder=FOLDER, sockets=FOLDER))
     assert launch is not None
-    words = (FOLDER / "pretend.txt").read_text().split() if (FOLDER / "pretend.txt").exists() else []
+    words = told()
     stopping = []
     signal.signal(signal.SIGINT, lambda *_: stopping.append(True))
     signal.signal(signal.SIGTERM, signal.SIG_IGN if "stubborn" in words else lambda *_: stopping.append(True))
@@ -52,10 +54,27 @@ def main() -> None:
     if "mute" not in words:
         report("online")
     while not stopping:
-        if launch.kind == "bootstrap":
-            observe(launch)
+        if "brief" in words:
+            sys.exit(3)
+        if "hung" not in told():
+            observe(launch) if launch.kind == "bootstrap" else say_how_it_is(told())
         time.sleep(0.05)
     say("leaving in good order\n")
+
+
+def told() -> list[str]:
+    file = FOLDER / "pretend.txt"
+    return file.read_text().split() if file.exists() else []
+
+
+def say_how_it_is(words: list[str]) -> None:
+    health = Health(
+        written_at=time.time(),
+        ok="sick" not in words,
+        reason="it pretends" if "sick" in words else None,
+        busy_s=300.0 if "busy" in words else 0.0,
+    )
+    store.write_json(FOLDER / "health.json", health)
 
 
 def say(text: str) -> None:

@@ -11,10 +11,8 @@ from processes.conftest import BOOT, HERE, A, B, Lab, eventually, small_spec
 
 from swarmctl import ports, processes, store
 from swarmctl.blocks import BlockRange, PeerId
-from swarmctl.clock import SystemClock
 from swarmctl.errors import DeadlineExceeded, NodeFailed, Refused
 from swarmctl.events import NodeLost, NodePhase, NodeReady, NodeStarted, NodeStopped
-from swarmctl.operations import logs
 from swarmctl.operations.down import down
 from swarmctl.operations.kill import kill
 from swarmctl.operations.restart import restart
@@ -287,38 +285,3 @@ def test_down_ends_what_a_runner_that_is_gone_has_left(lab: Lab) -> None:
         assert (event.node, event.how) == (A, "killed")
         assert left.wait(10) == -signal.SIGKILL
     assert not lab.left()
-
-
-def test_logs_are_read_by_node_filtered_and_followed_to_the_end(running: Lab) -> None:
-    assert list(logs.read(running.site, [A, B], grep="pretending")) == [
-        (A, "pretending to be a"),
-        (B, "pretending to be b"),
-    ]
-    following = logs.read(running.site, [A], tail=1, follow=True)
-    first = next(following)
-    assert first[0] == A
-
-    down(running.site, nodes=(A,), sink=running.events.append)
-
-    rest = [line for _, line in following]
-    assert "leaving in good order" in rest
-    assert rest[-1].endswith("swarmctl: stopped")
-
-
-def test_a_followed_log_ends_with_the_runners_word_also_when_that_comes_late(running: Lab) -> None:
-    record = running.record(A)
-    paused = record.runner_pid, record.runner_started
-
-    class Waking(SystemClock):
-        def sleep(self, seconds: float) -> None:
-            processes.send(*paused, signal.SIGCONT)
-            super().sleep(seconds)
-
-    assert processes.send(*paused, signal.SIGSTOP)
-    eventually(lambda: processes.is_stopped(*paused))
-    assert processes.send(record.child_pid, record.child_started, signal.SIGKILL)
-    eventually(lambda: not processes.is_alive(record.child_pid, record.child_started))
-
-    lines = [line for _, line in logs.read(replace(running.site, clock=Waking()), [A], tail=1, follow=True)]
-
-    assert lines[-1].endswith("swarmctl: killed by signal 9 (SIGKILL)")

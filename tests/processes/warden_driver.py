@@ -17,7 +17,7 @@ from processes.conftest import BOOT, PRETEND, A, B, small_spec
 
 from swarmctl import ports
 from swarmctl.blocks import PeerId
-from swarmctl.operations.site import open_site
+from swarmctl.operations.opening import open_site
 from swarmctl.operations.trials.warden import Order, warden
 from swarmctl.operations.up import up
 from swarmctl.store import read_record, write_peer

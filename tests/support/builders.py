@@ -25,6 +25,8 @@ RUNNING = ProcessFact(running=True, pid=4711, port=31400, uptime_s=60.0, phase="
 NEVER_STARTED = ProcessFact(running=False)
 STOPPED = ProcessFact(running=False, ended="SIGTERM", asked_to_stop=True)
 CRASHED = ProcessFact(running=False, ended="SIGKILL")
+UNREACHABLE = ProcessFact(running=False, unknown="no answer within 10 s")
+FLAPPING = ProcessFact(running=False, ended="SIGKILL; starts again in 4 s", crashes=3, restarts=2, next_start_in_s=4.0)
 
 
 def peer_of(name: str) -> PeerId:
@@ -137,6 +139,8 @@ def a_node(
         NodeState.UNPROBED: (RUNNING, online, None),
         NodeState.UNOBSERVED: (RUNNING, None, None),
         NodeState.CRASHED: (CRASHED, None, None),
+        NodeState.FLAPPING: (FLAPPING, None, None),
+        NodeState.UNREACHABLE: (UNREACHABLE, None, None),
         NodeState.STALE: (CRASHED, online, silent),
         NodeState.UNRESPONSIVE: (RUNNING, online, silent),
         NodeState.MISPLACED: (RUNNING, elsewhere, well),

@@ -23,7 +23,8 @@ from swarmctl.events import Event
 from swarmctl.models.tiny import TinyShape
 from swarmctl.operations.down import down
 from swarmctl.operations.kill import kill
-from swarmctl.operations.site import Site, open_site
+from swarmctl.operations.opening import open_site
+from swarmctl.operations.site import Site
 from swarmctl.operations.status import read_snapshot
 from swarmctl.operations.up import UpResult, up
 from swarmctl.snapshot import NodeState, Snapshot
@@ -54,6 +55,7 @@ defaults:
   update_period: 5s
   inference_max_length: {max_length}
   attn_cache_tokens: {cache_tokens}
+  restarts: 0
 client: {{update_period: 2s}}
 nodes:
 {nodes}

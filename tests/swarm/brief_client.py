@@ -13,7 +13,7 @@ import psutil
 from swarmctl import config
 from swarmctl.client.generate import Sampling
 from swarmctl.operations.generate import connected
-from swarmctl.operations.site import open_site
+from swarmctl.operations.opening import open_site
 
 # Not of the connection: hivemind and torch make one of each for the whole process, and they end with it.
 _THREADS_FOR_LIFE = ("hivemind.utils.mpfuture", "_run_event_loop", "_serve")

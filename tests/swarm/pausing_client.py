@@ -21,7 +21,8 @@ from swarmctl.client.generate import Client, Listener, Sampling
 from swarmctl.events import Event, PeerFailed, encode
 from swarmctl.operations.generate import connected
 from swarmctl.operations.kill import kill
-from swarmctl.operations.site import Site, open_site
+from swarmctl.operations.opening import open_site
+from swarmctl.operations.site import Site
 from swarmctl.operations.status import read_snapshot
 from swarmctl.operations.up import up
 from swarmctl.upstream.failures import IDLE_S

@@ -21,7 +21,7 @@ os.environ["PETALS_MAX_RETRIES"] = "2"
 from swarmctl import config
 from swarmctl.client.connect import address_of
 from swarmctl.operations.generate import connection_to
-from swarmctl.operations.site import open_site
+from swarmctl.operations.opening import open_site
 from swarmctl.operations.status import read_snapshot
 from swarmctl.upstream.model import ClientModel, open_model
 

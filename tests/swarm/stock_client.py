@@ -23,7 +23,7 @@ from swarmctl import config
 from swarmctl.client.connect import address_of
 from swarmctl.operations.generate import connection_to
 from swarmctl.operations.kill import kill
-from swarmctl.operations.site import open_site
+from swarmctl.operations.opening import open_site
 from swarmctl.operations.status import read_snapshot
 from swarmctl.upstream.model import open_model
 

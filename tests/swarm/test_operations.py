@@ -20,7 +20,7 @@ from swarmctl.errors import ExitCode
 from swarmctl.events import Event, RouteChosen
 from swarmctl.operations.down import down
 from swarmctl.operations.launching import choose_ports, ensure_identities, launch_for
-from swarmctl.operations.site import open_site
+from swarmctl.operations.opening import open_site
 from swarmctl.upstream.router import Router
 
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(240)]

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 import pytest
 from support.builders import CRASHED, NEVER_STARTED, a_server, a_snapshot, a_spec, peer_of
 
+from swarmctl.addresses import multiaddr
 from swarmctl.blocks import HostName, NodeName
 from swarmctl.plan import Action, ActionKind, Plan, Running, diff, listen_ip
 from swarmctl.snapshot import NodeState, ProcessFact, Snapshot
@@ -27,7 +28,7 @@ def a_launch(spec: SwarmSpec, name: str, **changes: object) -> Launch:
         port=node.port or 40000,
         listen_ip=listen_ip(host),
         announce_ip=host.address,
-        initial_peers=(f"/ip4/{spec.hosts[boot.host].address}/tcp/{boot.port}/p2p/{peer_of('boot')}",),
+        initial_peers=(multiaddr(spec.hosts[boot.host].address, boot.port or 40000, peer_of("boot")),),
         identity="",
         sockets="",
         progress="",
@@ -245,6 +246,36 @@ def test_servers_stay_while_one_of_the_bootstrap_peers_that_they_know_stays() ->
     }
 
 
+def test_servers_stay_while_the_only_bootstrap_peer_that_they_know_is_down() -> None:
+    spec = a_spec([a_server("a0")])
+    second = BootstrapSpec(name=NodeName("boot2"), host=HostName("a"), port=31338)
+    more = replace(spec, bootstraps=(*spec.bootstraps, second))
+    up = running(more)
+    del up[BOOT]
+    snapshot = a_snapshot(more)
+    first = replace(snapshot.bootstraps[0], process=CRASHED)
+
+    plan = diff(more, replace(snapshot, bootstraps=(first, *snapshot.bootstraps[1:])), up)
+
+    assert kinds(plan) == {
+        "boot": ActionKind.START_BOOTSTRAP,
+        "boot2": ActionKind.NOTHING,
+        "a0": ActionKind.NOTHING,
+    }
+
+
+def test_a_bootstrap_peer_that_is_to_announce_something_else_is_replaced_and_servers_follow() -> None:
+    spec = a_spec([a_server("a0")])
+    announce = Endpoint(ip="203.0.113.5", port=5000)
+    forwarded = replace(spec, bootstraps=(replace(spec.bootstraps[0], announce=announce),))
+
+    plan = diff(forwarded, a_snapshot(forwarded), running(spec))
+
+    assert the(plan, "boot").reasons == ("address: a.test → 203.0.113.5", "announced port: None → 5000")
+    assert the(plan, "boot").kind is ActionKind.REPLACE_BOOTSTRAP
+    assert the(plan, "a0").reasons == ("it joined through bootstrap peers that are not those of now",)
+
+
 def with_second_stopped(snapshot: Snapshot) -> Snapshot:
     first, second = snapshot.bootstraps
     return replace(snapshot, bootstraps=(first, replace(second, process=NEVER_STARTED)))
@@ -272,4 +303,7 @@ def test_a_selection_keeps_the_bootstrap_peers_and_leaves_the_rest_alone() -> No
 
 def test_a_swarm_on_the_loopback_listens_there_alone() -> None:
     assert listen_ip(HostSpec(name=HostName("here"))) == "127.0.0.1"
+    assert listen_ip(HostSpec(name=HostName("here"), address="127.0.0.2")) == "127.0.0.2"
+    assert listen_ip(HostSpec(name=HostName("here"), address="localhost")) == "127.0.0.1"
     assert listen_ip(HostSpec(name=HostName("a"), address="192.0.2.1")) == "0.0.0.0"
+    assert listen_ip(HostSpec(name=HostName("a"), address="gpu-a.lan")) == "0.0.0.0"

@@ -213,6 +213,56 @@ def test_a_node_whose_process_is_dead_does_not_serve_while_its_runner_clears_up(
     assert announced.state is NodeState.STALE
 
 
+def waiting(*, crashes: int) -> HostedNode:
+    """A node whose runner is about to start it again in four seconds."""
+    node = alive("a0")
+    assert node.record is not None
+    record = replace(
+        node.record,
+        crashes=crashes,
+        restarts=crashes - 1,
+        last_ended="exited with code 1",
+        next_start_at=(NOW + timedelta(seconds=4)).isoformat(),
+    )
+    return replace(node, record=record, child_gone=True, processes=node.processes[:1])
+
+
+@pytest.mark.parametrize(("crashes", "state"), [(1, NodeState.CRASHED), (2, NodeState.FLAPPING)])
+def test_a_node_that_its_runner_is_about_to_start_says_why_it_ended_and_when_it_starts(
+    crashes: int, state: NodeState
+) -> None:
+    node = waiting(crashes=crashes)
+
+    facts = the_node(picture(node))
+
+    assert facts.state is state
+    assert (facts.process.running, facts.process.pid, facts.process.next_start_in_s) == (False, None, 4.0)
+    assert facts.process.ended == f"exited with code 1; starts again in 4 s, restart {crashes}"
+    assert (node.ended, node.dying, node.settled) == (None, False, False)
+
+
+def test_a_node_that_comes_up_after_several_crashes_flaps_until_it_is_online() -> None:
+    node = alive("a0", phase="loading")
+    assert node.record is not None
+    again = replace(node, record=replace(node.record, crashes=2, restarts=2, last_ended="exited with code 1"))
+
+    assert the_node(picture(again)).state is NodeState.FLAPPING
+    there = replace(again, progress=Progress(phase="online"))
+    assert the_node(picture(there, servers=(observed(),))).state is NodeState.ONLINE
+
+
+def test_a_runner_that_has_given_up_or_is_gone_starts_nothing_whatever_its_record_says() -> None:
+    given_up = waiting(crashes=2)
+    assert given_up.record is not None
+    ended = replace(given_up, record=replace(given_up.record, ended="exited with code 1; given up", next_start_at=None))
+    gone = replace(given_up, runner_alive=False, held=False, processes=())
+
+    assert the_node(picture(ended)).state is NodeState.CRASHED
+    assert the_node(picture(ended)).process.ended == "exited with code 1; given up"
+    assert the_node(picture(gone)).state is NodeState.CRASHED
+    assert the_node(picture(gone)).process.ended == "its runner is gone: killed, or the host was restarted"
+
+
 def test_peers_outside_the_file_are_strangers_and_bootstrap_peers_are_not() -> None:
     stranger = observed(peer=PeerId("QmStranger"))
 

@@ -19,6 +19,8 @@ def down(
         bool, typer.Option("--purge", help="Remove keys and logs too; the next start is a new peer.")
     ] = False,
     swarm: options.Swarm = None,
+    why: options.Why = None,
+    lock_wait: options.LockWait = None,
     config: options.Config = None,
     output: options.Output = None,
     quiet: options.Quiet = False,
@@ -39,7 +41,16 @@ def down(
       swarmctl down --purge -y
       swarmctl down --swarm lab
     """
-    given = Given(config=config, output=output, quiet=quiet, yes=yes, dry_run=dry_run, timeout=timeout)
+    given = Given(
+        config=config,
+        output=output,
+        quiet=quiet,
+        yes=yes,
+        dry_run=dry_run,
+        timeout=timeout,
+        why=why,
+        lock_wait=lock_wait,
+    )
     run = run_of(ctx, given, has_names=True)
     from dataclasses import asdict
 

@@ -17,6 +17,7 @@ def kill(
         str, typer.Argument(metavar="NODE", autocompletion=completion.nodes, help="One node, as for `restart`.")
     ],
     allow_gap: options.AllowGap = False,
+    why: options.Why = None,
     config: options.Config = None,
     output: options.Output = None,
     quiet: options.Quiet = False,
@@ -33,7 +34,7 @@ def kill(
       swarmctl kill left-a
       swarmctl kill left-a --dry-run
     """
-    run = run_of(ctx, Given(config=config, output=output, quiet=quiet, dry_run=dry_run), has_names=True)
+    run = run_of(ctx, Given(config=config, output=output, quiet=quiet, dry_run=dry_run, why=why), has_names=True)
     from rich.text import Text
 
     from swarmctl.operations import kill as operation

@@ -12,6 +12,8 @@ def restart(
     ctx: typer.Context,
     nodes: options.Nodes = None,
     allow_gap: options.AllowGap = False,
+    why: options.Why = None,
+    lock_wait: options.LockWait = None,
     config: options.Config = None,
     output: options.Output = None,
     quiet: options.Quiet = False,
@@ -29,7 +31,9 @@ def restart(
       swarmctl restart '@gpu-a'
       swarmctl restart --timeout 30m
     """
-    given = Given(config=config, output=output, quiet=quiet, dry_run=dry_run, timeout=timeout)
+    given = Given(
+        config=config, output=output, quiet=quiet, dry_run=dry_run, timeout=timeout, why=why, lock_wait=lock_wait
+    )
     run = run_of(ctx, given, has_names=True)
     from rich.text import Text
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated
 
 import typer
 
+from swarmctl.errors import HostUnreachable
 from swarmctl_cli import completion, options
 from swarmctl_cli.context import Given, Run, run_of
+
+
+class Unreachable(str, Enum):
+    """What becomes of `up` when hosts do not answer."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
 
 Only = Annotated[
     list[str] | None,
@@ -29,24 +39,47 @@ def up(
     output: options.Output = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = 0,
+    on_unreachable: Annotated[
+        Unreachable,
+        typer.Option("--on-unreachable", help="When hosts do not answer: change nothing, or do the others."),
+    ] = Unreachable.FAIL,
+    canary: Annotated[
+        bool,
+        typer.Option(
+            "--canary/--no-canary", help="With several hosts: the first server must serve before the others start."
+        ),
+    ] = True,
+    why: options.Why = None,
+    lock_wait: options.LockWait = None,
     dry_run: options.DryRun = False,
     timeout: options.Timeout = None,
 ) -> None:
     """Make what runs equal to the swarm file, and wait until it serves.
 
-    Bootstrap peers start first, then all servers at once. A node is ready when the DHT shows it ONLINE for its blocks
-    and a token went through it. What is as it should be stays alone: a second `up` has nothing to do. After Ctrl-C
-    or a crash, `up` goes on from what is there. Exit code 6 if --timeout (10m) passes, 1 if a node fails.
+    Bootstrap peers start first, then, if there are several hosts, one server as a canary, then all the others at once.
+    A node is ready when the DHT shows it ONLINE for its blocks and a token went through it. What is as it should be
+    stays alone: a second `up` has nothing to do. After Ctrl-C or a crash, `up` goes on from what is there. Exit code 6
+    if --timeout (10m) passes, 1 if a node fails and 8 if several do (the others go on), 7 if hosts do not answer.
 
     \b
     Examples:
       swarmctl up
       swarmctl up --only left-a --only right-b
+      swarmctl up --on-unreachable skip -m "gpu-b is being repaired"
       swarmctl up --dry-run
     """
-    given = Given(config=config, output=output, quiet=quiet, verbose=verbose, dry_run=dry_run, timeout=timeout)
+    given = Given(
+        config=config,
+        output=output,
+        quiet=quiet,
+        verbose=verbose,
+        dry_run=dry_run,
+        timeout=timeout,
+        why=why,
+        lock_wait=lock_wait,
+    )
     run = run_of(ctx, given, has_names=True)
-    _up(run, [*(nodes or ()), *(only or ())])
+    _up(run, [*(nodes or ()), *(only or ())], on_unreachable, canary=canary)
 
 
 def plan(
@@ -67,7 +100,7 @@ def plan(
     _up(run, [*(nodes or ()), *(only or ())])
 
 
-def _up(run: Run, patterns: list[str]) -> None:
+def _up(run: Run, patterns: list[str], on_unreachable: Unreachable = Unreachable.FAIL, *, canary: bool = True) -> None:
     from rich.text import Text
 
     from swarmctl.operations import up as operation
@@ -83,14 +116,33 @@ def _up(run: Run, patterns: list[str]) -> None:
             f"what was started keeps running; go on with: {run.command('up')}, or {run.command('down')}"
         )
     with follow_rollout(run.out) as sink:
-        done = operation.up(site, only=only, sink=sink, deadline_s=run.timeout_s or operation.UP_S, dry_run=run.dry_run)
-    data = {**view.document(done.plan), "dry_run": done.dry_run, "took_s": round(done.took_s, 3)}
+        done = operation.up(
+            site,
+            only=only,
+            sink=sink,
+            deadline_s=run.timeout_s or operation.UP_S,
+            dry_run=run.dry_run,
+            on_unreachable=operation.OnUnreachable(on_unreachable.value),
+            canary=canary,
+        )
+    away = {str(host): error.message for host, error in done.unreachable.items()}
+    data = {**view.document(done.plan), "dry_run": done.dry_run, "took_s": round(done.took_s, 3), "unreachable": away}
 
     def human() -> Text:
-        if done.dry_run or not done.plan.awaited:
+        if done.dry_run or not (done.plan.awaited or away):
             return view.render(done.plan, chosen)
         count = measure.count(len(done.plan.awaited), "node")
         return Text(f"{site.spec.name} is up: {count} ready after {measure.age(done.took_s)}")
 
     names = [str(action.node) for action in done.plan.changes]
-    run.out.emit(data, human=human, names=names, rows=data["actions"])
+    error = None
+    if away:
+        error = HostUnreachable(
+            f"left out, because their hosts do not answer: {', '.join(action.node for action in done.plan.skipped)}",
+            reasons=list(away.values()),
+            hints=[run.command("up") if run.dry_run else f"when they answer again: {run.command('up')}"],
+            context={"hosts": list(away)},
+        )
+    run.out.emit(data, human=human, names=names, rows=data["actions"], error=error)
+    if error is not None:
+        raise error

@@ -17,6 +17,7 @@ _STYLES = {
     ActionKind.REPLACE_NODE: "yellow",
     ActionKind.STOP_UNDECLARED: "red",
     ActionKind.AWAIT: "cyan",
+    ActionKind.SKIP: "bold red",
 }
 
 
@@ -42,6 +43,7 @@ def summary(plan: Plan) -> str:
         (replaced, "to replace"),
         (sum(kind.stops for kind in kinds) - replaced, "to stop"),
         (kinds.count(ActionKind.AWAIT), "on the way"),
+        (kinds.count(ActionKind.SKIP), "out of reach"),
         (kinds.count(ActionKind.NOTHING), "as they should be"),
     )
     return ", ".join(f"{number} {words}" for number, words in counts if number)

@@ -110,9 +110,13 @@ def _lane(node: NodeFacts) -> blockmap.Lane:
 
 
 def _process(process: ProcessFact) -> str:
+    if process.unknown is not None:
+        return "no word from its host"
     if process.running:
         phase = f" {process.phase}" if process.phase and process.phase != "online" else ""
         return f"pid {process.pid}, {measure.age(process.uptime_s)}{phase}"
+    if process.next_start_in_s is not None:
+        return f"starts in {measure.age(process.next_start_in_s)}"
     return "ended" if process.ended is not None and not process.asked_to_stop else "-"
 
 
@@ -175,6 +179,11 @@ def _notes(snapshot: Snapshot) -> list[Text]:
         Text(f"{name}: {process.ended}")
         for name, process in processes
         if not process.running and process.ended is not None and not process.asked_to_stop
+    ]
+    notes += [
+        Text(f"{name}: crashed {measure.count(process.crashes, 'time')} lately; the last time: {process.last_ended}")
+        for name, process in processes
+        if process.running and process.crashes
     ]
     notes += [
         Text(f"{node.name}: the probe failed: {node.probe.reason}")

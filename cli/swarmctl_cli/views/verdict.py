@@ -37,17 +37,21 @@ class Verdict:
 def judge(snapshot: Snapshot, report: CoverageReport, *, command: str = "swarmctl") -> Verdict:
     """The verdict of one moment. `command`: how the user calls the program, with the `-c` that was given."""
     gone = [peer for peer in snapshot.bootstraps if not peer.process.running]
-    anything = any(node.process.running for node in snapshot.nodes)
+    anything = any(node.process.running or node.state is NodeState.ONLINE for node in snapshot.nodes)
     if gone and len(gone) == len(snapshot.bootstraps) and anything:
         # What is served is not known, and nobody could use it: a client needs a bootstrap peer to find the servers.
         sentence = f"no bootstrap peer runs, so there is no way into the swarm; {_peers(gone)}"
-        return Verdict(health=Health.DOWN, sentence=sentence, hints=(f"{command} up",))
+        return Verdict(health=Health.DOWN, sentence=sentence, hints=(*_away(snapshot, command), f"{command} up"))
     missing = [node for node in snapshot.nodes if node.state is not NodeState.ONLINE]
-    hints = _hints(missing, all_missing=len(missing) == len(snapshot.nodes), command=command)
+    hints = _away(snapshot, command) + _hints(missing, all_missing=len(missing) == len(snapshot.nodes), command=command)
     sentence = coverage(report) + _names(missing)
     if gone and anything:
         sentence += f"; bootstrap {_peers(gone)}"
-        hints = (f"{command} up", *(hint for hint in hints if not hint.startswith(f"{command} up")))
+        startable = any(peer.process.unknown is None for peer in gone)
+        hints = (
+            *((f"{command} up",) if startable else ()),
+            *(hint for hint in hints if not hint.startswith(f"{command} up")),
+        )
     if report.gaps:
         return Verdict(health=Health.DOWN, sentence=sentence, hints=hints)
     if report.thin:
@@ -65,6 +69,13 @@ def coverage(report: CoverageReport) -> str:
         thin = (f"blocks {short.blocks} on {measure.count(short.replicas, report.by.value)}" for short in report.thin)
         return f"{'; '.join(thin)}, {report.minimum} wanted"
     return f"every block on >= {measure.count(min(report.replicas), report.by.value)}"
+
+
+def _away(snapshot: Snapshot, command: str) -> tuple[str, ...]:
+    """What to type where hosts do not answer."""
+    silent = [peer.host for peer in snapshot.bootstraps if peer.process.unknown is not None]
+    silent += [node.host for node in snapshot.nodes if node.process.unknown is not None]
+    return (f"{command} host check {' '.join(dict.fromkeys(silent))}",) if silent else ()
 
 
 def _names(missing: Sequence[NodeFacts]) -> str:
@@ -90,7 +101,7 @@ def _hints(missing: Sequence[NodeFacts], *, all_missing: bool, command: str) -> 
     sick = [node.name for node in missing if node.state in (NodeState.UNRESPONSIVE, NodeState.MISPLACED)]
     if sick:
         hints.append(f"{command} restart {' '.join(sick)}")
-    crashed = [node.name for node in missing if node.state is NodeState.CRASHED]
+    crashed = [node.name for node in missing if node.state in (NodeState.CRASHED, NodeState.FLAPPING)]
     if crashed:
         hints.append(f"{command} logs {' '.join(crashed)}")
     if not hints and any(node.state in _ON_THE_WAY for node in missing):

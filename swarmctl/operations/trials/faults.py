@@ -28,8 +28,8 @@ from swarmctl.operations.site import Site
 from swarmctl.operations.trials.stage import Stage
 from swarmctl.poll import Pending, wait_until
 from swarmctl.processes import ProcessSeen
-from swarmctl.store import Record, read_record
-from swarmctl.transport.base import Order
+from swarmctl.store import KillOrder, Record, read_record, write_json
+from swarmctl.transport.base import KILLED, Order
 
 SLOW_S = 2.0
 FORGET_S = 20.0
@@ -135,7 +135,7 @@ def _end(stage: Stage, fault: Fault, node: NodeName) -> Undo:
     record = _record(stage.site, node)
     there = True
     if fault is Fault.KILL_MAIN:
-        there = processes.send(record.child_pid, record.child_started, signal.SIGKILL)
+        there = _kill_main(stage.site, node, record)
     elif fault is Fault.STOP:
         there = stage.site.transport(stage.site.spec.nodes[node].host).signal(node, Order.STOP)
     else:
@@ -150,6 +150,15 @@ def _end(stage: Stage, fault: Fault, node: NodeName) -> Undo:
     return Undo(
         fault=fault, node=node, record=record, fatal=True, evidence=lambda: _patiently(stage, look, _DIES_WITHIN_S)
     )
+
+
+def _kill_main(site: Site, node: NodeName, record: Record) -> bool:
+    if record.child_pid is None or record.child_started is None:
+        return False
+    # Without an order the runner would take it for a crash, and start the node again before the trial has seen it dead.
+    order = KillOrder(child_pid=record.child_pid, child_started=record.child_started, reason=KILLED)
+    write_json(site.layout.node(node).kill_order, order)
+    return processes.send(record.child_pid, record.child_started, signal.SIGKILL)
 
 
 def _restart(stage: Stage, node: NodeName) -> Undo:

@@ -42,6 +42,7 @@ defaults:
   inference_max_length: 256
   attn_cache_tokens: 1024
   max_batch_size: 64
+  restarts: 0
 client: {{update_period: 2s, replay_chunk_tokens: 32}}
 nodes:
 {nodes}

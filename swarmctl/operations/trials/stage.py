@@ -38,8 +38,9 @@ from swarmctl.models.profile import read_profile
 from swarmctl.models.tiny import TinyShape
 from swarmctl.operations.launching import declared, ensure_identities, start
 from swarmctl.operations.models import make_tiny
+from swarmctl.operations.opening import open_site
 from swarmctl.operations.readiness import Timeline, Watch
-from swarmctl.operations.site import Site, open_site
+from swarmctl.operations.site import Site
 from swarmctl.operations.status import read_snapshot
 from swarmctl.operations.trials.gate import LOOPBACK
 from swarmctl.operations.trials.layout import BRIEF, NODES, NUM_BLOCKS, swarm_file

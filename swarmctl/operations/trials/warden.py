@@ -29,7 +29,8 @@ from typing import IO
 from swarmctl import scratch
 from swarmctl.blocks import NodeName
 from swarmctl.errors import DeadlineExceeded, NodeFailed
-from swarmctl.operations.site import Site, open_site
+from swarmctl.operations.opening import open_site
+from swarmctl.operations.site import Site
 from swarmctl.operations.trials.gate import Gate
 from swarmctl.poll import Pending, wait_until
 from swarmctl.spec import known_by_name

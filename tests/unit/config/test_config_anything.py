@@ -14,7 +14,7 @@ from swarmctl.config.schema import section_keys
 
 _keys = st.sampled_from(sorted({key for keys in section_keys().values() for key in keys} | {"a", "b-1", "no such key"}))
 _texts = st.sampled_from(
-    ["auto", "0:6", "9:4", "10s", "nf4", "local", "x@y", "127.0.0.1", "cuda", "float16", "a", "", "."]
+    ["auto", "all", "::1", "0:6", "9:4", "10s", "nf4", "local", "x@y", "127.0.0.1", "cuda", "float16", "a", "", "."]
 )
 _scalars = st.one_of(st.none(), st.booleans(), st.integers(-1, 10**20), st.floats(allow_nan=False), _texts)
 _values = st.recursive(_scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_keys, inner, max_size=4))

@@ -134,14 +134,14 @@ FILE_FAULTS = {
     ),
     "announced without a port of its own": (
         f'{HEAD}nodes:\n  a: {{blocks: "0:6", announce: "192.0.2.1:4000"}}\n',
-        ["5:32: nodes.a.announce: needs a port of its own; what forwards to this node must know where to"],
+        ["5:32: nodes.a.announce: needs a port of its own; what forwards to it must know where to"],
     ),
     "announced twice": (
         (
             f'{HEAD}nodes:\n  a: {{blocks: "0:6", port: 1, announce: "192.0.2.1:4000"}}\n'
             '  b: {blocks: "0:6", port: 2, announce: "192.0.2.1:4000"}\n'
         ),
-        ["6:41: nodes.b.announce: 192.0.2.1:4000 is announced by a already"],
+        ["6:41: nodes.b.announce: 192.0.2.1:4000 is where a is reached already"],
     ),
     "announced where only its own host reaches it": (
         f'{HEAD}{TWO_HOSTS}nodes:\n  a: {{host: gpu-b, blocks: "0:6", port: 1, announce: "127.0.0.1:4000"}}\n',
@@ -196,7 +196,7 @@ FILE_FAULTS = {
             "6:3: hosts.c: says neither connect: local nor ssh: user@host",
             "7:23: hosts.d.ssh: contradicts connect: local; keep one of the two",
             f'8:12: hosts.e.ssh: "-oProxyCommand=x" {NO_SSH}',
-            '9:32: hosts.f.address: "a/b" is no address; write an IP address or a DNS name',
+            '9:32: hosts.f.address: "a/b" is no address; write an IPv4 address or a DNS name',
             "9:43: hosts.f.gpus: lists 1 twice",
         ],
     ),
@@ -217,14 +217,14 @@ FILE_FAULTS = {
     ),
     "remote bootstrap on loopback": (
         f"{HEAD}hosts: {{a: {{ssh: x@b, address: 127.0.0.1}}}}\nbootstrap: [{{host: a}}]\n{NODES}",
-        ["4:23: hosts.a.address: 127.0.0.1 cannot be reached from other machines"],
+        ["4:23: hosts.a.address: 127.0.0.1 cannot be reached from other machines, and bootstrap-0, a would be there"],
     ),
     "local bootstrap that others cannot reach": (
         (
             f"{HEAD}hosts: {{here: {{connect: local}}, b: {{ssh: x@192.0.2.1}}}}\n"
             'bootstrap: [{host: here}]\nnodes: {n: {host: b, blocks: "0:6"}}\n'
         ),
-        ["4:9: hosts.here.address: 127.0.0.1 cannot be reached from other machines"],
+        ["4:9: hosts.here.address: 127.0.0.1 cannot be reached from other machines, and bootstrap-0 would be there"],
     ),
     "keys of later versions": (
         f"{HEAD}{NODES}client: {{standby: 0}}\n",

@@ -113,6 +113,7 @@ NODE_FAULTS = {
     '{blocks: "0:6", threads: 0}': "31: nodes.a.threads: must be at least 1, not 0",
     '{blocks: "0:6", cuda_graphs: yes}': '35: nodes.a.cuda_graphs: "yes" is neither on nor off',
     '{blocks: "0:6", cuda_graphs: 1}': "35: nodes.a.cuda_graphs: 1 is neither on nor off",
+    '{blocks: "0:6", restarts: -1}': "32: nodes.a.restarts: must be at least 0, not -1",
     '{blocks: "0:6", throughput: 0}': "34: nodes.a.throughput: must be greater than 0, not 0",
     '{blocks: "0:6", throughput: fast}': '34: nodes.a.throughput: must be a number, not "fast"',
     '{blocks: "0:6", num_handlers: }': "35: nodes.a.num_handlers: must be a whole number, not empty",

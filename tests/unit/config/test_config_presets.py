@@ -74,6 +74,25 @@ def test_stable_beluga2_survives_the_loss_of_any_host(home: Path) -> None:
     assert {(node.settings.quant, len(node.blocks)) for node in spec.nodes.values()} == {("nf4", 16)}
 
 
+@pytest.mark.parametrize("name", ["two-hosts", "stable-beluga2"])
+def test_a_preset_for_several_machines_can_be_let_through_a_firewall_and_joined_while_any_one_is_down(
+    name: str, home: Path
+) -> None:
+    spec = loaded(name, home)
+    assert all(peer.port for peer in spec.bootstraps)
+    assert all(node.port for node in spec.nodes.values())
+    assert len({peer.host for peer in spec.bootstraps}) == 2
+    assert {port for node in spec.nodes.values() if (port := node.port)} <= {31340, 31341, 31342}
+
+
+def test_the_reference_shows_that_an_entry_with_several_cards_is_several_nodes(home: Path) -> None:
+    nodes = loaded("reference", home).nodes.values()
+    assert [(str(node.name), node.gpu, str(node.blocks), node.port) for node in nodes][2:] == [
+        ("a-2", 2, "0:40", 31350),
+        ("a-3", 3, "40:80", 31351),
+    ]
+
+
 def test_the_reference_has_every_key_of_the_schema_and_no_other() -> None:
     found = _keys(yaml.compose(preset_text("reference")))
     overrides = {f"nodes.*.{key}" for key in section_keys()["defaults"]}

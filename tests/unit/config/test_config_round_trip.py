@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarmctl.blocks import HostName
 from swarmctl.config import render, validate_text
 from swarmctl.config.durations import format_duration, parse_duration
 from swarmctl.config.schema import section_keys
@@ -42,7 +43,12 @@ _settings: dict[str, st.SearchStrategy[Any]] = {
     "throughput": st.one_of(st.none(), st.floats(1e-6, 1e9)),
     "threads": _counts,
     "cuda_graphs": st.sampled_from(["on", "off", True, False]),
+    "restarts": st.integers(0, 100),
 }
+
+
+def _reached(port: int, announced: int) -> list[dict[str, Any]]:
+    return [{"port": port}, {"port": port, "announce": f"203.0.113.5:{announced}"}]
 
 
 @st.composite
@@ -55,11 +61,10 @@ def _files(draw: st.DrawFn) -> dict[str, Any]:
         host = draw(st.sampled_from(hosts))
         card = {"gpu": cards[host].pop()} if cards[host] else {"device": "cpu"}
         own = draw(st.fixed_dictionaries({}, optional=_settings))
-        port = {"port": 4000 + index}
         nodes[f"n{index}"] = {
             "host": host,
             "blocks": "0:6",
-            **draw(st.sampled_from([{"port": None}, port, {**port, "announce": f"203.0.113.5:{5000 + index}"}])),
+            **draw(st.sampled_from([{"port": None}, *_reached(4000 + index, 5000 + index)])),
             **card,
             **own,
         }
@@ -84,7 +89,10 @@ def _files(draw: st.DrawFn) -> dict[str, Any]:
             }
             for name in hosts
         },
-        "bootstrap": [{"host": draw(st.sampled_from(hosts))} for _ in range(draw(st.integers(1, 2)))],
+        "bootstrap": [
+            {"host": draw(st.sampled_from(hosts)), **draw(st.sampled_from([{}, *_reached(6000 + index, 7000 + index)]))}
+            for index in range(draw(st.integers(1, 2)))
+        ],
         "nodes": nodes,
         "client": {
             "step_timeout": draw(_durations),
@@ -119,10 +127,24 @@ def test_everything_is_written_out() -> None:
     assert tuple(tree["redundancy"]) == keys["redundancy"]
     assert tuple(tree["bootstrap"][0]) == keys["bootstrap[]"]
     assert set(tree["hosts"]["here"]) == set(keys["hosts.*"]) - {"ssh"}
+    assert tree["hosts"]["here"]["python"] is None
     assert tree["nodes"] == {"a": {"host": "here", "gpu": None, "blocks": "0:24", "port": None, "announce": None}}
     assert tree["defaults"]["update_period"] == "10s"
     assert tree["defaults"]["session_timeout"] == "24h"
     assert "\n  cuda_graphs: on\n" in render(spec)
+
+
+def test_the_python_of_a_host_behind_ssh_is_written_out_and_still_the_default() -> None:
+    text = (
+        "version: 1\nswarm: lab\nmodel: {source: bigscience/bloom-560m}\nhosts: {a: {ssh: ops@192.0.2.1}}\n"
+        'bootstrap: [{port: 31337, announce: "203.0.113.5:4000"}]\nnodes: {n: {blocks: 0:24}}\n'
+    )
+    spec, _ = validate_text(text, "swarm.yaml", Path("/nowhere"))
+    assert spec is not None
+    shown = render(spec)
+    assert "python: ~/.local/share/swarmctl/venv/bin/python}" in shown
+    assert validate_text(shown, "swarm.yaml", Path("/nowhere"))[0] == spec
+    assert spec.hosts[HostName("a")].python is None
 
 
 def test_settings_that_most_nodes_share_are_defaults_and_the_others_overrides() -> None:

@@ -69,6 +69,17 @@ def test_a_node_behind_something_that_forwards_is_announced_there() -> None:
     assert (a.port, a.announce, b.announce) == (4000, Endpoint(ip="203.0.113.5", port=31340), None)
 
 
+def test_a_bootstrap_peer_behind_something_that_forwards_is_announced_there() -> None:
+    spec = spec_of(f"{HEAD}bootstrap: [{{port: 4000, announce: 203.0.113.5:31337}}]\nnodes: {{a: {{blocks: 0:6}}}}\n")
+    assert spec.bootstraps[0].announce == Endpoint(ip="203.0.113.5", port=31337)
+
+
+@pytest.mark.parametrize(("written", "meant"), [("{}", 5), ("{restarts: 0}", 0), ("{restarts: 9}", 9)])
+def test_a_server_that_ended_by_itself_is_started_again_as_often_as_the_file_says(written: str, meant: int) -> None:
+    (node,) = spec_of(f"{HEAD}defaults: {written}\nnodes: {{a: {{blocks: 0:6}}}}\n").nodes.values()
+    assert node.settings.restarts == meant
+
+
 def test_an_unquoted_range_is_read_as_written() -> None:
     # YAML 1.1 takes 5:30 for the number 330.
     text = HEAD.replace("blocks: 6", "blocks: 30") + "nodes: {a: {blocks: 0:5}, b: {blocks: 5:30}}\n"
