@@ -13,11 +13,11 @@ PYTHON ?= $(shell for name in python3.11 python3.10 python3 python; do \
 	$$name -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 12))' 2>/dev/null \
 	&& command -v $$name && break; done)
 
-.PHONY: help install demo test check lint types layers fast swarm swarm-shared swarm-own golden format clean
+.PHONY: help install demo test check lint types layers fast swarm swarm-shared swarm-own lab golden format clean
 
 help:
 	@echo "make demo    install, then watch a generation survive a killed server (about five minutes the first time)"
-	@echo "make test    install, then run all checks and tests (about ten minutes)"
+	@echo "make test    install, then run all checks and tests (about fifteen minutes)"
 	@echo "make check   format, lint, types, layers, and the tests that start no server (about a minute)"
 
 install: $(READY)
@@ -60,6 +60,11 @@ fast: $(READY)
 swarm: $(READY)
 	$(BIN)/pytest -q -n 2 tests/processes
 	@$(MAKE) --no-print-directory -j 2 -O swarm-shared swarm-own
+	@$(MAKE) --no-print-directory lab
+
+# Hosts of their own: by themselves, because they stand for machines that nobody else loads.
+lab: $(READY)
+	$(BIN)/pytest -q --durations=5 tests/lab
 
 # Side by side, because live swarms wait more than they compute; in two processes, because one has one petals client.
 swarm-shared:

@@ -89,9 +89,16 @@ class SshTransport:
         left: tuple[str, ...] = self._ask("clear", {"node": node, "purge": purge})
         return left
 
-    def read_log(self, node: NodeName, *, after: LogPosition | None = None, tail: int | None = None) -> LogChunk:
+    def read_log(
+        self,
+        node: NodeName,
+        *,
+        after: LogPosition | None = None,
+        tail: int | None = None,
+        since: float | None = None,
+    ) -> LogChunk:
         """See `Transport`."""
-        chunk: LogChunk = self._ask("read_log", {"node": node, "after": after, "tail": tail})
+        chunk: LogChunk = self._ask("read_log", {"node": node, "after": after, "tail": tail, "since": since})
         return chunk
 
     def take_lock(self, note: LockNote) -> LockNote | None:

@@ -48,7 +48,7 @@ CALLS: Mapping[str, Call] = {
     "signal": Call(arguments={"node": NodeName, "order": Order}, result=bool),
     "clear": Call(arguments={"node": NodeName, "purge": bool}, result=tuple[str, ...]),
     "read_log": Call(
-        arguments={"node": NodeName, "after": LogPosition | None, "tail": int | None},
+        arguments={"node": NodeName, "after": LogPosition | None, "tail": int | None, "since": float | None},
         result=LogChunk,
     ),
     "take_lock": Call(arguments={"note": LockNote}, result=LockNote | None),

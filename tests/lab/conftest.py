@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,16 +148,19 @@ def place(_possible: None) -> Iterator[Place]:
         with Lab(folder / "lab", HOSTS) as lab:
             model = folder / "lab" / "model"
             make_tiny(TinyShape(), model)
-            yield Place(lab=lab, folder=folder, file=written(folder / "swarm.yaml", lab, model))
+            place = Place(lab=lab, folder=folder, file=written(folder / "swarm.yaml", lab, model))
+            yield place
+            place("down", "--purge", "--yes")
+            place.nothing_left()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def written(file: Path, lab: Lab, model: Path, change: Callable[[str], str] = lambda text: text) -> Path:
+def written(file: Path, lab: Lab, model: Path) -> Path:
     hosts = "".join(
         f"  {name}: {{ssh: {name}, address: {lab.address(name)}, python: {sys.executable}}}\n" for name in lab.names
     )
-    file.write_text(change(SWARM.format(model=model, hosts=hosts.rstrip("\n"))))
+    file.write_text(SWARM.format(model=model, hosts=hosts.rstrip("\n")))
     return file
 
 
@@ -170,10 +173,3 @@ def swarm(place: Place) -> Iterator[Place]:
     yield place
     for host in place.lab.names:
         place.lab.plug(host)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _taken_down(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
-    if "place" in request.session.fixturenames if hasattr(request.session, "fixturenames") else False:
-        return

@@ -10,7 +10,7 @@ from swarmctl.errors import Refused
 from swarmctl_cli import options
 from swarmctl_cli.context import Given, run_of
 
-group = typer.Typer(help="See who changes the swarm now, and take the lock away from who will not come back.")
+group = typer.Typer(help="See who changes the swarm now, or end that.")
 
 
 @group.command("status")
