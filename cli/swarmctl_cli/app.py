@@ -19,6 +19,7 @@ from swarmctl_cli.commands import (
     events,
     export,
     generate,
+    host,
     init,
     kill,
     lock,
@@ -125,6 +126,7 @@ for _name, _group in (
     ("model", model.group),
     ("lock", lock.group),
     ("export", export.group),
+    ("host", host.group),
 ):
     app.add_typer(_group, name=_name, callback=show_help, invoke_without_command=True)
 

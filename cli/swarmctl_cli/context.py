@@ -53,6 +53,7 @@ KINDS = {
     "generate": "Generation",
     "demo": "Demo",
     "export systemd": "Units",
+    "host check": "HostCheck",
     "doctor": "Doctor",
     "version": "Version",
 }
@@ -198,7 +199,16 @@ class Run:
             ConfigError: as `spec`.
             UsageError: when a host cannot be reached in any way that is known, or a folder does not do.
         """
-        site = (self.open_site or self._open_site)(self.spec(), self.state_folder, self.run_folder)
+        return self.site_of(self.spec())
+
+    def site_of(self, spec: SwarmSpec) -> Site:
+        """As `site`, for a spec that is not the file's.
+
+        Raises:
+            UsageError: as `site`.
+        """
+        self.out.swarm = spec.name
+        site = (self.open_site or self._open_site)(spec, self.state_folder, self.run_folder)
         if self.why is None and not self.lock_wait_s:
             return site
         return replace(site, operator=replace(site.operator, why=self.why, lock_wait_s=self.lock_wait_s))

@@ -1,4 +1,4 @@
-"""`python -m swarmctl.node.checkup`: what this host has for the nodes that are to run on it, as facts without judgement.
+"""`python -m swarmctl.node.checkup`: what this host has for the nodes that are to run on it; facts, no judgement.
 
 Reads a `Question` as JSON from stdin and writes a `Checkup` as JSON to stdout; `swarmctl.operations.hosts.judging` says
 what the facts mean. Imports neither torch nor hivemind, changes nothing, and ends within seconds.
@@ -188,7 +188,7 @@ def _holder(ip: str, port: int) -> str | None:
     import psutil
 
     for one in psutil.net_connections(kind="tcp"):
-        if one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.pid:
+        if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr[1] == port and one.pid:
             try:
                 words = psutil.Process(one.pid).cmdline()
             except psutil.Error:

@@ -43,13 +43,13 @@ def judge_clocks(hosts: Sequence[Seen]) -> Iterator[Finding]:
     for (one, first), (other, second) in combinations(clocks.items(), 2):
         if one in off or other in off or not _apart(first, second):
             continue
-        apart_s = abs(first.ahead_s - second.ahead_s)
+        apart = f"{abs(first.ahead_s - second.ahead_s):.1f} s apart"
         yield Finding(
             host=other,
             topic=Topic.CLOCK,
             level=Level.FAULT,
             found=f"{second.ahead_s:+.1f} s",
-            sentence=f"the clocks of hosts {one} and {other} are {apart_s:.1f} s apart; the DHT tolerates {TOLERATED_S:g} s",
+            sentence=f"the clocks of hosts {one} and {other} are {apart}; the DHT tolerates {TOLERATED_S:g} s",
             hint=f"on {one} and {other}: timedatectl set-ntp true (or start chrony)",
         )
 

@@ -106,7 +106,8 @@ def cards_of(seen: Seen) -> tuple[Card, ...]:
 def judge_cards(seen: Seen, spec: SwarmSpec, _profile: ModelProfile | None) -> Finding:
     """Are the cards there that the file uses?"""
     assert seen.checkup is not None
-    used = sorted({*spec.hosts[seen.host].gpus, *(node.gpu for node in nodes_on(spec, seen.host) if _has_card(node))})
+    pinned = (node.gpu for node in nodes_on(spec, seen.host) if node.gpu is not None)
+    used = sorted({*spec.hosts[seen.host].gpus, *pinned})
     try:
         cards = parse_cards(seen.checkup.smi)
     except ValueError as error:
@@ -125,12 +126,13 @@ def judge_cards(seen: Seen, spec: SwarmSpec, _profile: ModelProfile | None) -> F
     return _finding(seen, Topic.CARDS, f"no {_numbered('gpu', missing)}", sentence, hint)
 
 
-def _has_card(node: Declared) -> bool:
-    return isinstance(node, NodeSpec) and node.gpu is not None
-
-
 def _numbered(word: str, numbers: Sequence[int]) -> str:
     return f"{word} {', '.join(str(number) for number in numbers)}"
+
+
+def declared_in(spec: SwarmSpec) -> dict[NodeName, Declared]:
+    """Bootstrap peers and block servers."""
+    return {**{peer.name: peer for peer in spec.bootstraps}, **spec.nodes}
 
 
 def nodes_on(spec: SwarmSpec, host: HostName) -> tuple[NodeSpec, ...]:
@@ -197,7 +199,9 @@ def _disk(seen: Seen, spec: SwarmSpec, profile: ModelProfile | None) -> Finding:
         f"host {seen.host} has {_gib(checkup.disk_free)} free for {checkup.disk_folder}, and {_gib(wanted)} of "
         f"{spec.model.source} are still to be loaded for its {len(blocks)} blocks"
     )
-    return _finding(seen, Topic.DISK, _gib(checkup.disk_free), sentence, f"free some, or export PETALS_CACHE=DIR on {seen.host}")
+    return _finding(
+        seen, Topic.DISK, _gib(checkup.disk_free), sentence, f"free some, or export PETALS_CACHE=DIR on {seen.host}"
+    )
 
 
 def _model(seen: Seen, spec: SwarmSpec, _profile: ModelProfile | None) -> Finding | None:
@@ -217,20 +221,18 @@ def _model(seen: Seen, spec: SwarmSpec, _profile: ModelProfile | None) -> Findin
     wanted = {block for node in nodes for block in range(node.blocks.start, node.blocks.end)}
     lacks = sorted(wanted - model.block_bytes.keys()) if model.block_bytes else []
     if lacks:
-        sentence = f"the model in {folder} on host {seen.host} has no block {lacks[0]}, which {_server_of(nodes, lacks[0])} serves"
+        server = next(node.name for node in nodes if node.blocks.start <= lacks[0] < node.blocks.end)
+        sentence = f"the model in {folder} on host {seen.host} has no block {lacks[0]}, which {server} is to serve"
         return _finding(seen, Topic.MODEL, "incomplete", sentence, hint)
     return _finding(seen, Topic.MODEL, "there")
-
-
-def _server_of(nodes: Sequence[NodeSpec], block: int) -> str:
-    return next(str(node.name) for node in nodes if node.blocks.start <= block < node.blocks.end)
 
 
 def _ports(seen: Seen, spec: SwarmSpec, _profile: ModelProfile | None) -> Finding:
     assert seen.checkup is not None
     own = set(running_on(seen).values())
-    declared: Mapping[NodeName, Declared] = {**{peer.name: peer for peer in spec.bootstraps}, **spec.nodes}
-    wished = {node.port: name for name, node in declared.items() if node.host == seen.host and node.port is not None}
+    wished = {
+        node.port: name for name, node in declared_in(spec).items() if node.host == seen.host and node.port is not None
+    }
     taken = {port: holder for port, holder in seen.checkup.taken.items() if port in wished and port not in own}
     for port, holder in taken.items():
         if holder.startswith("nobody, but"):
@@ -249,7 +251,9 @@ def _daemon(seen: Seen, _spec: SwarmSpec, _profile: ModelProfile | None) -> Find
     if fault is None:
         return _finding(seen, Topic.DAEMON, "starts")
     hint = f"swarmctl host setup {seen.host}"
-    return _finding(seen, Topic.DAEMON, "broken", f"host {seen.host} cannot run hivemind's libp2p daemon: {fault}", hint)
+    return _finding(
+        seen, Topic.DAEMON, "broken", f"host {seen.host} cannot run hivemind's libp2p daemon: {fault}", hint
+    )
 
 
 def _keys(seen: Seen, _spec: SwarmSpec, _profile: ModelProfile | None) -> Finding:
@@ -272,7 +276,8 @@ def _sockets(seen: Seen, _spec: SwarmSpec, _profile: ModelProfile | None) -> Fin
 
 
 def _logout(seen: Seen, _spec: SwarmSpec, _profile: ModelProfile | None) -> Finding:
-    assert seen.checkup is not None and seen.facts is not None
+    assert seen.checkup is not None
+    assert seen.facts is not None
     if not seen.checkup.killed_at_logout:
         return _finding(seen, Topic.LOGOUT, "lives on")
     user = seen.facts.user
@@ -291,10 +296,12 @@ def judge_copies(seen: Sequence[Seen], names: Mapping[NodeName, HostName]) -> It
             if (first, there.host) == (node.name, host.host):
                 continue
             sentence = (
-                f"{first} on host {there.host} and {node.name} on host {host.host} have one identity (peer {node.peer}): "
-                "a key file was copied, and the swarm takes the two for one"
+                f"{first} on host {there.host} and {node.name} on host {host.host} have one identity "
+                f"(peer {node.peer}): a key file was copied, and the swarm takes the two for one"
             )
-            yield _finding(host, Topic.KEYS, "copied", sentence, f"swarmctl down {node.name} --purge, then: swarmctl up")
+            yield _finding(
+                host, Topic.KEYS, "copied", sentence, f"swarmctl down {node.name} --purge, then: swarmctl up"
+            )
 
 
 def _gib(size: int) -> str:
