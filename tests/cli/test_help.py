@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-GROUPS: list[list[str]] = [[], ["config"], ["verify"], ["model"]]
+GROUPS: list[list[str]] = [[], ["config"], ["verify"], ["model"], ["export"]]
 COMMANDS = [
     [],
     ["init"],
@@ -25,6 +25,8 @@ COMMANDS = [
     ["verify"],
     ["verify", "redundancy"],
     ["verify", "recovery"],
+    ["export"],
+    ["export", "systemd"],
     ["model"],
     ["model", "tiny"],
     ["model", "import"],
