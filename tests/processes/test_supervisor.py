@@ -181,6 +181,7 @@ def test_with_no_restarts_a_child_runs_once_and_may_be_stopped_by_a_signal(lab: 
     launch = replace(a_launch(lab), max_restarts=0)
     with runner(lab, "--hung", AT_ONCE_S, "--sick", AT_ONCE_S, launch=launch) as process:
         record = online(lab)
+        eventually(lab.files(A).health.exists, what="the child to say how it is")
         lab.behave(A, "hung", "sick")
         eventually(lambda: is_old(lab, 1.5), what="its health to grow old, and the runner to have looked at it")
         assert processes.is_alive(record.child_pid, record.child_started)
@@ -237,6 +238,7 @@ def test_a_child_that_is_busy_for_minutes_is_left_alone(lab: Lab) -> None:
     # The limit for silence is longer than the runner's look at it, and shorter than this test.
     with runner(lab, "--hung", "1.2", "--sick", "1.2", "--backoff", AT_ONCE_S):
         record = online(lab)
+        eventually(lab.files(A).health.exists, what="the child to say how it is")
         begun = lab.files(A).progress.stat().st_mtime
 
         eventually(lambda: lab.files(A).health.stat().st_mtime - begun > 4, what="four seconds of health")
