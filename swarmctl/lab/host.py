@@ -37,7 +37,7 @@ class Host:
         self._visible = tuple(visible)
         self._unshare: subprocess.Popen[bytes] | None = None
         self._init: ProcessSeen | None = None
-        self._listener: subprocess.Popen[bytes] | None = None
+        self._listener = folder / "listener"
         for disk in _DISKS:
             self.disk(disk).mkdir(parents=True, exist_ok=True)
         self.new_host_key("host")
@@ -59,6 +59,7 @@ class Host:
             shutil.rmtree(self.disk(disk), ignore_errors=True)
             self.disk(disk).mkdir()
         (self.folder / init.READY).unlink(missing_ok=True)
+        self._listener.unlink(missing_ok=True)
         config = {
             "name": self.name,
             "folder": str(self.folder),
@@ -75,15 +76,14 @@ class Host:
 
     def power_off(self) -> None:
         """End everything on it at once, as a cut of the power does."""
-        for process in (self._listener, self._unshare):
-            if process is not None:
-                process.kill()
-                process.wait()
+        # The first process before its parent: whoever outlives his parent waits for the machine's init to bury him.
         if self._init is not None:
-            first = self._init
-            processes.send(first.pid, first.started, signal.SIGKILL)
-            _await(lambda: not processes.is_alive(first.pid, first.started), f"the end of {self.name}", self.log)
-        self._init = self._unshare = self._listener = None
+            processes.send(self._init.pid, self._init.started, signal.SIGKILL)
+        elif self._unshare is not None:
+            self._unshare.kill()
+        if self._unshare is not None:
+            self._unshare.wait(_START_S)
+        self._init = self._unshare = None
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """The command line that runs `command` on the host."""
@@ -135,24 +135,23 @@ class Host:
 
     def close_ssh(self) -> None:
         """Nothing listens any more; sessions that are open stay."""
-        listener, self._listener = self._listener, None
-        if listener is None:
-            return
-        # nsenter has forked into the host; only its child is the listener.
-        for child in processes.below(processes.read_processes(), listener.pid)[:1]:
-            processes.send(child.pid, child.started, signal.SIGKILL)
-        listener.kill()
-        listener.wait()
+        # Gone, not only killed: the next listener wants the port.
+        end = 'kill -9 "$1" 2>/dev/null; while kill -0 "$1" 2>/dev/null; do sleep 0.01; done'
+        if self._listener.exists():
+            self.run(["sh", "-c", end, "sh", self._listener.read_text(encoding="ascii").strip()])
+            self._listener.unlink()
 
     def _listen(self, command: Sequence[str]) -> None:
-        self._listener = self._spawn(tether.wrap(self.argv(command)), "sshd.log")
-        probe = "import socket; socket.create_connection(('127.0.0.1', 22), 1)"
-        asking = self.argv([sys.executable, "-I", "-S", "-c", probe])
-        _await(
-            lambda: subprocess.run(asking, capture_output=True, check=False).returncode == 0,
-            f"something to listen on port 22 of {self.name}",
-            self.log,
-        )
+        # Forked once more over there, so that it is the host's own first process that buries it.
+        note = ["sh", "-c", 'echo $$ >"$0"; exec "$@"', str(self._listener), *command]
+        with (self.folder / "sshd.log").open("ab") as log:
+            argv = self.argv(["setsid", "--fork", *note])
+            subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True)
+        _await(self._listens, f"something to listen on port 22 of {self.name}", self.log)
+
+    def _listens(self) -> bool:
+        lines = Path(f"/proc/{self.pid}/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+        return any(local.endswith(":0016") and state == "0A" for _, local, _, state, *_ in map(str.split, lines))
 
     # ---------------------------------------------------------------------------------------------------------------
 

@@ -62,10 +62,8 @@ class Lab:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for name in tuple(self._slow):
-            self._end_slow(name)
-        for host in self._hosts.values():
-            host.power_off()
+        for name in self.names:
+            self.power_off(name)
         self._bridge.remove()
 
     # --- what is where ---------------------------------------------------------------------------------------------
@@ -116,18 +114,25 @@ class Lab:
 
     def slow(self, name: str, *, delay_ms: float = 100.0, loss_percent: float = 1.0) -> None:
         """Make the line of a host slow and lossy: `delay_ms` each way, `loss_percent` of all frames lost."""
+        self._end_slow(name)
         line = self._line(name)
         near, far = f"{line}n", f"{line}f"
         ip("link", "add", near, "type", "veth", "peer", "name", far)
+        # This machine would answer for the operator there, and get the host's frames past the forwarder.
+        for end in (line, near):
+            ip("link", "set", end, "arp", "off")
         ip("link", "set", line, "nomaster")
         ip("link", "set", far, "master", self._bridge.name, "up")
         ip("link", "set", near, "up")
         self._finish_frames(name, line, near, far)
         words = [sys.executable, slowline.__file__, line, near, str(delay_ms / 1e3), str(loss_percent / 100)]
         with (self.folder / "slowline.log").open("ab") as log:
-            self._slow[name] = subprocess.Popen(
-                tether.wrap(words), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            forwarder = subprocess.Popen(
+                tether.wrap(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
+        self._slow[name] = forwarder
+        if forwarder.stdout is None or forwarder.stdout.readline() != slowline.READY:
+            raise RuntimeError(f"the line of {name} does not work: {(self.folder / 'slowline.log').read_text()}")
 
     def normal(self, name: str) -> None:
         """Undo `slow`."""
@@ -135,8 +140,10 @@ class Lab:
         ip("link", "set", self._line(name), "master", self._bridge.name)
 
     def power_off(self, name: str) -> None:
-        """Cut the power: every process ends, /root stays as it was."""
+        """Cut the power: every process ends, /root stays as it was. The line, if it was slow, is normal then."""
+        self._end_slow(name)
         self._hosts[name].power_off()
+        self._bridge.disconnect(self.names.index(name))
 
     def power_on(self, name: str) -> None:
         """Start a host again; what ran on it does not run."""
@@ -158,11 +165,11 @@ class Lab:
 
     def change_host_key(self, name: str) -> None:
         """Another key than the one that operators know, as after a new installation, or in a wrong place."""
-        self._hosts[name].serve_ssh(authorized=self.authorized, key="another")
+        self._hosts[name].serve_ssh(authorized=self.authorized, key="another", environment=self._environment[name])
 
     def forget_operator(self, name: str) -> None:
         """The operator's key is not accepted any more."""
-        self._hosts[name].serve_ssh(authorized=self.folder / "nobody")
+        self._hosts[name].serve_ssh(authorized=self.folder / "nobody", environment=self._environment[name])
 
     def set_clock_off(self, name: str, seconds: float) -> None:
         """Another time for everything that is started through ssh from now on; 0 is the right one."""
@@ -192,7 +199,7 @@ class Lab:
         process = self._slow.pop(name, None)
         if process is not None:
             process.kill()
-            process.wait()
+            process.communicate()
             ip("link", "del", f"{self._line(name)}n")
 
     def _write_ssh_config(self) -> None:

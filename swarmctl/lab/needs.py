@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"
@@ -16,6 +17,9 @@ _PACKAGES = {
     "nsenter": "util-linux",
     "mount": "mount",
 }
+# What a container may forbid even to its root.
+_TRIAL = "ip link add trial type bridge && ip link add one type veth peer name two"
+_NAMESPACES = ("--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--mount-proc")
 _FAKETIME = "libfaketime.so.1"
 
 
@@ -27,6 +31,11 @@ def why_not() -> str | None:
     if missing:
         packages = " ".join(sorted({_PACKAGES[name] for name in missing}))
         return f"{', '.join(missing)} missing: apt install {packages}"
+    argv = [program("unshare") or "unshare", *_NAMESPACES, "sh", "-c", _TRIAL]
+    done = subprocess.run(argv, env={"PATH": PATH}, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = done.stderr.strip()
+        return f"namespaces and bridges cannot be made here ({said}): a container needs --privileged for that"
     return None
 
 

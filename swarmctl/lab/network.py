@@ -13,7 +13,10 @@ from swarmctl import processes
 from swarmctl.lab.needs import program
 
 _MARK = "swarmctl-lab"
+_BRIDGE, _LINE = "swb", "swl"
 _FIRST_HOST = 11
+# Of ours alone (the second bit says so), and the same after a power cycle: else others keep the old one for seconds.
+_CARDS = "02:73:77:00:00"
 
 
 def ip(*words: str) -> str:
@@ -34,12 +37,20 @@ def command(argv: Sequence[str]) -> str:
 
 
 def sweep() -> None:
-    """Remove the bridges of labs whose owner is gone; the lines go with their hosts."""
-    for link in _links():
+    """Remove the bridges and lines of labs whose owner is gone."""
+    links = _links()
+    for link in links:
         mark, _, owner = str(link.get("ifalias", "")).partition(" ")
         pid, _, started = owner.partition(" ")
         if mark == _MARK and pid.isdigit() and not processes.is_alive(int(pid), int(started)):
-            subprocess.run([program("ip") or "ip", "link", "del", link["ifname"]], capture_output=True, check=False)
+            lines = f"{_LINE}{link['ifname'].removeprefix(_BRIDGE)}-"
+            for left in (link["ifname"], *(one["ifname"] for one in links if one["ifname"].startswith(lines))):
+                _remove(left)
+
+
+def _remove(name: str) -> None:
+    # Of a pair, the kernel removes the other end too; and a line goes with its host, some time after it.
+    subprocess.run([program("ip") or "ip", "link", "del", name], capture_output=True, check=False)
 
 
 def _links() -> list[dict[str, Any]]:
@@ -53,12 +64,12 @@ class Bridge:
     def __init__(self) -> None:
         sweep()
         taken = {link["ifname"] for link in _links()}
-        self._tag = next(tag for number in range(10_000) if f"swb{(tag := _tag(number))}" not in taken)
-        self.name = f"swb{self._tag}"
+        self._tag = next(tag for number in range(10_000) if f"{_BRIDGE}{(tag := _tag(number))}" not in taken)
+        self.name = f"{_BRIDGE}{self._tag}"
         self.network = _free_network()
         self.operator = str(self.network[1])
         owner = os.getpid()
-        ip("link", "add", self.name, "type", "bridge")
+        ip("link", "add", self.name, "address", f"{_CARDS}:01", "type", "bridge")
         ip("link", "set", self.name, "alias", f"{_MARK} {owner} {processes.start_of(owner)}")
         # Without the minute of learning that a real switch takes.
         ip("link", "set", self.name, "type", "bridge", "stp_state", "0", "forward_delay", "0")
@@ -71,13 +82,18 @@ class Bridge:
 
     def line(self, place: int) -> str:
         """The name of the bridge's end of a host's line."""
-        return f"swl{self._tag}-{place}"
+        return f"{_LINE}{self._tag}-{place}"
 
     def connect(self, place: int, pid: int) -> None:
         """A line from the bridge into the namespace of process `pid`, where it is `eth0`."""
         line = self.line(place)
-        ip("link", "add", line, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+        card = f"{_CARDS}:{_FIRST_HOST + place:02x}"
+        ip("link", "add", line, "type", "veth", "peer", "name", "eth0", "address", card, "netns", str(pid))
         ip("link", "set", line, "master", self.name, "up")
+
+    def disconnect(self, place: int) -> None:
+        """Take a host's line away, if it is there."""
+        _remove(self.line(place))
 
     def remove(self) -> None:
         """Take the bridge down."""

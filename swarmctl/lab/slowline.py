@@ -1,5 +1,7 @@
 """A slow line: `python slowline.py IF_A IF_B DELAY_S LOSS`, frames between two interfaces, late or never.
 
+Writes `READY` when it passes frames on.
+
 The kernel's netem would do it, but is a module that many machines lack. Each direction has the whole delay; `LOSS` is
 the part of frames that is lost, by chance, from a fixed seed.
 """
@@ -22,6 +24,7 @@ _OFFLOADS = (0x00000017, 0x00000019, 0x0000001F, 0x00000024, 0x0000002C)  # TX c
 _ETH_P_ALL = 0x0003
 _PACKET_OUTGOING = 4
 _LARGEST = 65536
+READY = b"ready\n"
 
 
 def plain_frames(interface: str) -> None:
@@ -37,16 +40,21 @@ def plain_frames(interface: str) -> None:
 
 
 def forward(first: str, second: str, delay_s: float, loss: float) -> None:
-    """Pass frames on in both directions until the process is ended."""
+    """Pass frames on in both directions until the process is ended, also over times when an interface is down."""
     chance = random.Random(1)
     ends = [_raw(first), _raw(second)]
     other = {ends[0]: ends[1], ends[1]: ends[0]}
     waiting: list[tuple[float, int, socket.socket, bytes]] = []
     count = 0
+    sys.stdout.buffer.write(READY)
+    sys.stdout.buffer.flush()
     while True:
         left_s = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
         for end in select.select(ends, [], [], left_s)[0]:
-            frame, address = end.recvfrom(_LARGEST)
+            try:
+                frame, address = end.recvfrom(_LARGEST)
+            except OSError:
+                continue  # told once that the interface went down; it may come up again
             if address[2] != _PACKET_OUTGOING and chance.random() >= loss:
                 count += 1
                 heapq.heappush(waiting, (time.monotonic() + delay_s, count, other[end], frame))
