@@ -54,6 +54,8 @@ KINDS = {
     "demo": "Demo",
     "export systemd": "Units",
     "host check": "HostCheck",
+    "host setup": "HostSetup",
+    "host wheelhouse": "Wheelhouse",
     "doctor": "Doctor",
     "version": "Version",
 }

@@ -150,8 +150,8 @@ def test_the_wheel_is_this_very_build_with_the_presets_inside(tmp_path: Path) ->
     with zipfile.ZipFile(build_wheel(tmp_path)) as wheel:
         wheel.extractall(tmp_path / "there")
     script = (
-        "import pathlib, swarmctl, swarmctl.build, swarmctl.config.presets as presets; "
-        "print(pathlib.Path(swarmctl.__file__).parent, swarmctl.build.digest(), *presets.presets())"
+        "import pathlib, swarmctl; from swarmctl import build; from swarmctl.config import presets; "
+        "print(pathlib.Path(swarmctl.__file__).parent, build.digest(), *presets())"
     )
     argv = [sys.executable, "-c", script]
     there = str(tmp_path / "there")

@@ -13,6 +13,9 @@ from swarmctl.errors import SwarmctlError
 from swarmctl.transport.reach import SSH_FAILED, Reach, failure_of
 
 LAST_LINES = 8
+NO_PYTHON = 4
+"""The exit status of `ENVIRONMENT` where nothing can make one."""
+
 _CHUNK = 1 << 20
 
 FOLDER = """\
@@ -46,9 +49,9 @@ for python in $2 python3.11 python3.10 python3 /usr/local/bin/python3.11 "$HOME"
     mkdir -p "$(dirname "$venv")" && rm -f "$venv/swarmctl-build" "$venv/swarmctl-packages"
     exec "$python" -m venv --clear "$venv" 2>&1
   fi
-  test -z "$2" || {{ echo "$2 is no Python 3.10 or 3.11 with venv"; exit 4; }}
+  test -z "$2" || {{ echo "$2 is no Python 3.10 or 3.11 with venv"; exit {NO_PYTHON}; }}
 done
-echo "there is no Python 3.10 or 3.11 with venv"; exit 4
+echo "there is no Python 3.10 or 3.11 with venv"; exit {NO_PYTHON}
 """
 """Make the environment, unless it works already. The second argument: the Python to make it with, empty for any."""
 

@@ -23,7 +23,8 @@ from swarmctl.transport.reach import Reach, ssh_command
 from swarmctl.transport.ssh import SshTransport
 
 _AT_ONCE = 16
-_COLLECTING = "Collecting "
+# What pip says of a package of an index, and of a file.
+_FOUND = ("Collecting ", "Processing ")
 _INSTALLING = "Installing collected packages: "
 
 Tell = Callable[[HostName, str], None]
@@ -103,7 +104,7 @@ def failure_of(results: Sequence[HostSetup]) -> SwarmctlError | None:
     reasons = [line for host, error in failed.items() for line in (f"{host}: {error.message}", *error.reasons)]
     hints = list(dict.fromkeys(hint for error in failed.values() for hint in error.hints))
     message = f"{', '.join(failed)} could not be set up"
-    if len(failed) < len(results):
+    if any(one.error is None and one.outcome is not Outcome.LOCAL for one in results):
         return PartialFailure(message, reasons=reasons, hints=hints)
     kinds = {type(error) for error in failed.values()}
     for kind in (HostUnreachable, Refused):
@@ -211,7 +212,9 @@ class _Job:
         except HostUnreachable:
             raise
         except SwarmctlError as error:
-            hints = ["on Debian and Ubuntu: apt install python3.11-venv", "or name one: host setup --python PYTHON"]
+            hints = [f"remove it, or name another place in the file: hosts.{self.host}.python: DIR/bin/python"]
+            if error.context.get("status") == remote.NO_PYTHON:
+                hints = ["on Debian and Ubuntu: apt install python3.11-venv", "or name one: host setup --python PYTHON"]
             raise SwarmctlError(error.message, reasons=error.reasons[:-1], hints=hints) from error
 
     def _packages(self, mark: str) -> None:
@@ -219,7 +222,7 @@ class _Job:
         seen: set[str] = set()
 
         def hear(line: str) -> None:
-            if line.startswith(_COLLECTING):
+            if line.startswith(_FOUND):
                 seen.add(line.split()[1])
                 self._say(f"packages {len(seen)}{f' of {wheels}' if wheels else ''}")
             elif line.startswith(_INSTALLING):
