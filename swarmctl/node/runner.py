@@ -133,7 +133,7 @@ class Runner:
         while (left_s := deadline - time.monotonic()) > 0:
             got = signal.sigtimedwait(_AWAITED, left_s)
             self._reap()
-            if got is not None and got.si_signo != signal.SIGCHLD:
+            if is_request(got):
                 self._note_request()
                 return False
         return True
@@ -195,7 +195,7 @@ class Runner:
             got = signal.sigtimedwait(_AWAITED, _LOOK_S)
             self._reap()
             now = time.monotonic()
-            if got is not None and got.si_signo != signal.SIGCHLD:
+            if is_request(got):
                 # Asked a second time: somebody is in a hurry.
                 kill_at = now if self._record.asked_to_stop else now + self._patience.grace_s
                 self._note_request()
@@ -297,3 +297,12 @@ class Runner:
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat()
+
+
+def is_request(got: signal.struct_siginfo | None) -> bool:
+    """True if a signal that was waited for asks the node to stop.
+
+    A process that was paused past the end of `sigtimedwait` is told of a signal that nobody has sent (CPython hands
+    out what it has not filled in), so only those that are awaited count.
+    """
+    return got is not None and got.si_signo in (signal.SIGTERM, signal.SIGINT)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from swarmctl.node.restarts import WINDOW_S, Restarts
+from swarmctl.node.runner import is_request
 from swarmctl.node.vitals import Complaint, Vitals
 from swarmctl.store import Health, NodeFiles, Progress, write_json
 
@@ -172,3 +174,16 @@ def test_a_health_file_of_another_version_is_a_sign_of_life(child: Bedside) -> N
         child.files.health.write_text('{"spirits": "high"}')
         child.touch(child.files.health)
         assert child.look(20) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "asks"), [(signal.SIGTERM, True), (signal.SIGINT, True), (signal.SIGCHLD, False), (1, False), (0, False)]
+)
+def test_only_a_signal_that_asks_is_a_request_to_stop(number: int, asks: bool) -> None:
+    # 1 is what a runner is told after a pause, though nobody has sent it anything.
+    got = signal.struct_siginfo((number, 0, 0, 0, 0, 0, 0))
+    assert is_request(got) is asks
+
+
+def test_a_wait_that_ends_without_a_signal_is_no_request() -> None:
+    assert not is_request(None)
