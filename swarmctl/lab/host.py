@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -178,7 +177,6 @@ def make_key(path: Path) -> Path:
     if not path.exists():
         keygen = program("ssh-keygen") or "ssh-keygen"
         subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-C", path.name, "-f", str(path)], check=True)
-        os.chmod(path, 0o600)  # noqa: PTH101
     return path
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from support import sshd
 from support.eventually import eventually
+from support.needed import unless
 
 from swarmctl import build, ports, processes
 from swarmctl.blocks import HostName, NodeName
@@ -37,8 +38,7 @@ FAR, NEAR = HostName("far"), HostName("near")
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[sshd.Sshd]:
-    if (why := sshd.why_not()) is not None:
-        pytest.skip(why)
+    unless(sshd.why_not())
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sw-")))
         there = {"SWARMCTL_STATE": str(folder / "state"), "SWARMCTL_RUN": str(folder / "run"), "HOME": str(folder)}

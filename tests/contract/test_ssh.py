@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import sshd
 from support.eventually import eventually
+from support.needed import unless
 
 from swarmctl import processes
 from swarmctl.blocks import HostName, NodeName
@@ -33,8 +34,7 @@ NOTE = LockNote(who="ada@desk", doing="up", since="2026-01-02T03:04:05+00:00")
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[sshd.Sshd]:
-    if (why := sshd.why_not()) is not None:
-        pytest.skip(why)
+    unless(sshd.why_not())
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sw-")))
         there = {"SWARMCTL_STATE": str(folder / "state"), "SWARMCTL_RUN": str(folder / "run")}

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 from support import sshd
+from support.needed import unless
 
 from swarmctl import __version__, build, ports
 from swarmctl.blocks import HostName, NodeName, PeerId
@@ -121,8 +122,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
 
 
 def _reach(stack: ExitStack, folder: Path, layout: Layout) -> Reach:
-    if (why := sshd.why_not()) is not None:
-        pytest.skip(why)
+    unless(sshd.why_not())
     there = folder / "sshd"
     there.mkdir()
     folders = {"SWARMCTL_STATE": str(layout.state), "SWARMCTL_RUN": str(layout.run)}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.builders import a_server
 from support.clock import FakeClock
+from support.manyhosts import a_site
 
 from swarmctl.blocks import HostName, NodeName
 from swarmctl.errors import HostUnreachable, UsageError
@@ -19,7 +20,6 @@ from swarmctl.operations.selection import candidates, select
 from swarmctl.operations.site import Site
 from swarmctl.operations.up import up
 from swarmctl.spec import BootstrapSpec, HostSpec, ModelSpec, SwarmSpec
-from swarmctl.store import Layout
 from swarmctl.transport.base import HostedNode, LogChunk, LogPosition
 from swarmctl.transport.fake import FakeTransport
 
@@ -68,19 +68,7 @@ def stage(tmp_path: Path) -> Stage:
             C: a_server("c", "0:8", host="near"),
         },
     )
-    clock = FakeClock()
-    hosts = {
-        name: FakeTransport(Layout(state=tmp_path / name, run=tmp_path, swarm="lab"), clock) for name in spec.hosts
-    }
-    for host in hosts.values():
-        host.neighbours = tuple(hosts.values())
-    site = Site(
-        spec=spec,
-        layout=Layout(state=tmp_path, run=tmp_path, swarm="lab"),
-        transports=hosts,
-        clock=clock,
-        python="python",
-    )
+    site, hosts, clock = a_site(spec, tmp_path)
     up(site, sink=lambda _event: None, deadline_s=300.0)
     clock.sleep(60)
     return Stage(site=site, hosts=hosts, clock=clock)

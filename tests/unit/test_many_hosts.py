@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.builders import a_server
 from support.clock import FakeClock
+from support.manyhosts import a_site
 
 from swarmctl.blocks import BlockRange, HostName, NodeName
 from swarmctl.errors import HostUnreachable, Locked, NodeFailed, PartialFailure, Refused
@@ -16,13 +17,12 @@ from swarmctl.operations import history, locking
 from swarmctl.operations.down import down
 from swarmctl.operations.generate import connection_to
 from swarmctl.operations.kill import kill
-from swarmctl.operations.site import Operator, Site
+from swarmctl.operations.site import Site
 from swarmctl.operations.status import read_snapshot
 from swarmctl.operations.up import OnUnreachable, read_plan, up
 from swarmctl.plan import ActionKind
 from swarmctl.snapshot import NodeState
 from swarmctl.spec import BootstrapSpec, HostSpec, ModelSpec, SwarmSpec
-from swarmctl.store import Layout
 from swarmctl.transport.fake import FakeTransport
 from swarmctl.transport.oplock import LockNote
 
@@ -72,21 +72,7 @@ def stage(tmp_path: Path) -> Stage:
             C: a_server("c", "0:8", host="third"),
         },
     )
-    clock = FakeClock()
-    hosts = {
-        name: FakeTransport(Layout(state=tmp_path / name, run=tmp_path, swarm="lab"), clock) for name in spec.hosts
-    }
-    # What a bootstrap peer observes comes from everywhere, here as in a real swarm.
-    for host in hosts.values():
-        host.neighbours = tuple(hosts.values())
-    site = Site(
-        spec=spec,
-        layout=Layout(state=tmp_path, run=tmp_path, swarm="lab"),
-        transports=hosts,
-        clock=clock,
-        python="python",
-        operator=Operator(who="ada@desk", why="a test"),
-    )
+    site, hosts, clock = a_site(spec, tmp_path)
     return Stage(site=site, hosts=hosts, clock=clock)
 
 

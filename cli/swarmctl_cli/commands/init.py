@@ -86,8 +86,8 @@ def _next(text: str, file: Path, command: str) -> Iterator[str]:
 
     written = yaml.safe_load(text)
     if any("ssh" in (host or {}) for host in (written.get("hosts") or {}).values()):
-        yield "this version runs nodes on this machine only; a file with `ssh:` hosts can be checked and shown"
-        yield f"next: edit it, then {command} config validate and {command} config show"
+        yield f"next: edit it, then {command} config validate"
+        yield f"then: {command} host setup, {command} host check and {command} up"
         return
     source = str(written["model"]["source"])
     folder = file.parent / Path(source).expanduser()
