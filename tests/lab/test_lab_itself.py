@@ -55,9 +55,16 @@ def ssh(lab: Lab, host: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["ssh", *options, host, *words], capture_output=True, text=True, check=False, timeout=20)
 
 
-def interfaces() -> set[str]:
+def interfaces(owner: int) -> set[str]:
+    """The bridge of the lab of this process, and its lines; other labs may come and go meanwhile."""
     links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
-    return {link["ifname"] for link in links if link["ifname"].startswith(("swb", "swl"))}
+    bridges = [link["ifname"] for link in links if f" {owner} " in link.get("ifalias", "")]
+    return {link["ifname"] for link in links for bridge in bridges if link["ifname"][3:7] == bridge[3:7]}
+
+
+def every_interface() -> set[str]:
+    links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
+    return {link["ifname"] for link in links}
 
 
 def round_trip_s(lab: Lab, host: str, count: int = 5) -> float:
@@ -220,17 +227,16 @@ def test_a_clock_is_off_for_what_ssh_starts_and_for_nobody_else(lab: Lab) -> Non
 
 
 def test_a_second_lab_does_not_touch_the_first(lab: Lab, folder: Path) -> None:
-    mine = interfaces()
+    mine = interfaces(os.getpid())
     with Lab(folder / "lab", (A,)) as other:
         assert other.address(A) != lab.address(A)
         assert ssh(other, A, "hostname").stdout.strip() == A
         assert ssh(lab, A, "hostname").stdout.strip() == A
     assert ssh(lab, A, "true").returncode == 0
-    assert interfaces() == mine
+    assert interfaces(os.getpid()) == mine
 
 
 def test_an_owner_that_is_killed_leaves_no_process_and_the_next_lab_clears_its_lines(lab: Lab, folder: Path) -> None:
-    before = interfaces()
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, str(folder / "lab")], stdout=subprocess.PIPE, text=True
     ) as owner:
@@ -238,6 +244,8 @@ def test_an_owner_that_is_killed_leaves_no_process_and_the_next_lab_clears_its_l
         assert owner.stdout.readline()
         family = processes.below(processes.read_processes(), owner.pid)
         assert len(family) >= 3, family
+        lines = interfaces(owner.pid)
+        assert len(lines) >= 2
         owner.send_signal(signal.SIGKILL)
 
     def gone() -> None:
@@ -247,7 +255,8 @@ def test_an_owner_that_is_killed_leaves_no_process_and_the_next_lab_clears_its_l
     eventually(gone, within_s=10)
     with Lab(folder / "next", (A,)) as after:
         assert ssh(after, A, "true").returncode == 0
-    assert interfaces() == before
+    assert interfaces(owner.pid) == set()
+    assert not lines & every_interface()
 
 
 def test_a_machine_without_the_programs_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
