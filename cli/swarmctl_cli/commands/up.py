@@ -13,7 +13,7 @@ from swarmctl_cli.context import Given, Run, run_of
 
 
 class Unreachable(str, Enum):
-    """What becomes of `up` when hosts do not answer."""
+    """`operations.up.OnUnreachable`, here because typer needs it before anything of the library is imported."""
 
     FAIL = "fail"
     SKIP = "skip"
